@@ -15,15 +15,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// State is where a sandbox is in its life.
+// State is a step in the life cycle of a sandbox.
 //
 //	Create ──► ready ◄──────► running        Run starts; the last Run ends
 //	             │               │
 //	             └──── Stop ─────┴──► stopping ──► stopped
 //	 any state ──── Delete ──► deleted
 //
-// Run is legal in ready and running; Stop in every state but deleted (twice is fine); Delete in
-// every state (twice is fine).
+// Run is legal in ready and running; Stop in every state but deleted; Delete in every state. Stop and Delete may be
+// called twice.
 type State string
 
 // The states of a sandbox.
@@ -35,25 +35,24 @@ const (
 	StateDeleted  State = "deleted"
 )
 
-// Options configure a Manager. The zero value serves.
+// Options configure a Manager. The zero value is usable.
 type Options struct {
-	// VolumeRoots are the only places volumes may come from; none means anywhere.
+	// VolumeRoots are the only directories that volumes may come from; none allows every directory.
 	VolumeRoots []string
-	// SampleInterval is how often running processes are looked at; default 100 ms.
+	// SampleInterval is the time between two samples of a running process; default 100 ms.
 	SampleInterval time.Duration
-	// Chosen is why sandboxes are this backend's, where nobody has named one; reports say it.
+	// Chosen is the reason for the choice of this backend where the caller named none; reports include it.
 	Chosen string
 }
 
-// Manager creates, runs, stops and deletes sandboxes of one backend. It owns them: Close deletes
-// all that are left.
+// Manager creates, runs, stops and deletes sandboxes of one backend. It owns them: Close deletes the remaining ones.
 type Manager struct {
 	backend Backend
 	opts    Options
 	machine Machine
 
 	probe sync.Once
-	can   Isolation // what the machine can do; valid after probe
+	can   Isolation // what the machine can enforce; valid after probe
 
 	mu         sync.Mutex
 	containers map[string]*container
@@ -61,18 +60,18 @@ type Manager struct {
 	creating   sync.WaitGroup
 }
 
-// NewManager serves sandboxes of a backend, which it does not own.
+// NewManager returns a manager of sandboxes of a backend. The caller keeps and closes the backend.
 func NewManager(b Backend, opts Options) *Manager {
 	return &Manager{backend: b, opts: opts, machine: thisMachine(), containers: map[string]*container{}}
 }
 
-// Backend is whose sandboxes these are.
+// Backend returns the backend of these sandboxes.
 func (m *Manager) Backend() Backend { return m.backend }
 
-// Machine is what there is to share out.
+// Machine returns the resources that the sandboxes share.
 func (m *Manager) Machine() Machine { return m.machine }
 
-// container is one sandbox: its instance, and the runs that are under way in it.
+// container is one sandbox: its instance, and the current runs in it.
 type container struct {
 	id       string
 	spec     Spec
@@ -86,10 +85,10 @@ type container struct {
 	runs    map[*run]struct{}
 	idle    chan struct{} // closed when the last run ends; nil while none runs
 	last    monitor.Metrics
-	deleted chan struct{} // closed when Delete is through
+	deleted chan struct{} // closed when Delete has finished
 }
 
-// Info is what is known of a sandbox from outside.
+// Info describes a sandbox.
 type Info struct {
 	ID        string            `json:"id"`
 	State     State             `json:"state"`
@@ -99,14 +98,14 @@ type Info struct {
 	Limits    Limits            `json:"limits"`
 }
 
-// Complete fills in what a spec leaves open, as Create does: for who prepares for what is to be created.
+// Complete fills in the defaults of a spec, as Create does, for a caller that prepares for a sandbox.
 func (m *Manager) Complete(spec Spec) (Spec, error) {
 	spec, _, err := spec.complete(m.machine, m.opts.VolumeRoots)
 	return spec, err
 }
 
-// Create builds a sandbox and returns its id. It refuses, before anything is built, what would be
-// weaker than the spec requires.
+// Create builds a sandbox and returns its id. It refuses a sandbox that would be weaker than the spec requires, before
+// it builds anything.
 func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 	spec, notes, err := spec.complete(m.machine, m.opts.VolumeRoots)
 	if err != nil {
@@ -117,7 +116,7 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (string, error) {
 		m.mu.Unlock()
 		return "", errClosed()
 	}
-	m.creating.Add(1) // with mu held: Close waits for those it can not see yet
+	m.creating.Add(1) // with mu held: Close waits for sandboxes that are not in the map yet
 	m.mu.Unlock()
 	defer m.creating.Done()
 	m.probe.Do(func() { m.can = m.backend.Probe(ctx) })
@@ -171,22 +170,23 @@ func (m *Manager) find(id string) (*container, error) {
 type IO struct {
 	// Stdin is copied to the process until it ends; nil is an empty input.
 	Stdin io.Reader
-	// OnEvent sees everything live, in order, one event at a time. It may block: the program then
-	// waits. It must not keep Event.Data.
+	// OnEvent gets every event live, in order, one at a time. It may block: the program then waits. It must not keep
+	// Event.Data.
 	OnEvent func(Event)
-	// Spill keeps on disk what outgrows memory.
+	// Spill writes output that exceeds the memory to disk.
 	Spill *Spill
-	// OutputSpace holds kept output beyond OutputMemory; nil: it is held in memory. Whoever gives it closes the Result.
+	// OutputSpace holds kept output beyond OutputMemory; nil: it is held in memory. A caller that sets it closes the
+	// Result.
 	OutputSpace *OutputSpace
 	// Resize carries new sizes of the terminal.
 	Resize <-chan TTY
-	// Signals are for the process itself, while it runs. What can not be delivered is dropped.
+	// Signals are sent to the process itself while it runs. A signal that can not be delivered is dropped.
 	Signals <-chan syscall.Signal
 }
 
-// Run runs one process to its end and says what happened. The error is for our own failures; a
-// program that fails is a Result. Cancelling ctx stops the process gracefully (SIGTERM, grace,
-// SIGKILL) and still returns a Result, with the verdict cancelled.
+// Run runs one process to its end and returns the result. The error is for failures of the sandbox; a program that fails
+// is a Result. Cancelling ctx stops the process gracefully (SIGTERM, grace, SIGKILL); Run then still returns a Result,
+// with the verdict cancelled.
 func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result, error) {
 	c, err := m.find(id)
 	if err != nil {
@@ -206,7 +206,7 @@ func (m *Manager) Run(ctx context.Context, id string, p Process, io IO) (*Result
 	return r.do(ctx, m.opts.SampleInterval)
 }
 
-// begin admits a run. What it has asked for itself may not be what its phase does not have.
+// begin admits a run. A limit that the run itself asks for must agree with its phase.
 func (c *container) begin(r *run, asked Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,9 +244,8 @@ func (c *container) end(r *run) {
 	}
 }
 
-// takeAlong is told by a run that is about to end its phase: its neighbours end with it, and not by
-// themselves.
-func (c *container) takeAlong(r *run) {
+// endNeighbours is called by a run that is about to end its phase: the other runs of the phase end with it, by that order.
+func (c *container) endNeighbours(r *run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n := range c.runs {
@@ -256,11 +255,11 @@ func (c *container) takeAlong(r *run) {
 	}
 }
 
-// endRuns tells every run to end, and returns what to wait for.
+// endRuns orders every run to end, and returns a channel to wait for.
 func (c *container) endRuns(next State, how func(*run)) (idle <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A sandbox that was stopped does not go back, whoever asks again.
+	// A stopped sandbox stays stopped, also after a second call.
 	if c.state != StateDeleted && c.state != StateStopped {
 		c.state = next
 	}
@@ -278,9 +277,9 @@ func (c *container) endRuns(next State, how func(*run)) (idle <-chan struct{}) {
 	return c.idle
 }
 
-// Stop ends what runs in the sandbox: SIGTERM to every process, the grace period, SIGKILL. It
-// returns when nothing runs any more; the sandbox then takes no further runs. When ctx ends first,
-// everything is killed at once. Twice is fine.
+// Stop ends the processes of the sandbox: SIGTERM to every process, the grace period, SIGKILL. It returns when no
+// process is left; the sandbox then takes no further runs. When ctx ends first, Stop kills everything at once. Stop may
+// be called twice.
 func (m *Manager) Stop(ctx context.Context, id string) error {
 	c, err := m.find(id)
 	if err != nil {
@@ -300,7 +299,7 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 	return nil
 }
 
-// Kill ends what runs in the sandbox at once. The sandbox takes no further runs.
+// Kill ends the processes of the sandbox at once. The sandbox takes no further runs.
 func (m *Manager) Kill(id string) error {
 	c, err := m.find(id)
 	if err != nil {
@@ -310,8 +309,8 @@ func (m *Manager) Kill(id string) error {
 	return nil
 }
 
-// Delete kills what runs in the sandbox, removes everything it was made of and forgets it. It may
-// be called in any state, twice: a sandbox that is gone already is not an error.
+// Delete kills the processes of the sandbox, removes its resources and its entry. It may be called in any state, and
+// twice: a sandbox that is gone already is not an error.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	m.mu.Lock()
 	c, ok := m.containers[id]
@@ -329,7 +328,7 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	}
 	defer close(c.deleted)
 	<-c.endRuns(StateDeleted, (*run).kill)
-	// The caller's patience is not the kernel's: clean-up goes on without ctx.
+	// The removal continues without ctx: the kernel may take longer than the caller waits.
 	err := c.instance.Destroy(context.WithoutCancel(ctx))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -337,8 +336,8 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// GetMetrics returns what the sandbox uses now, summed over its phases, or what its last run used.
-// Totals and what is in use are sums; peaks and times are those of the largest.
+// GetMetrics returns the current use of the sandbox, summed over its phases, or that of its last run. Totals and current
+// values are sums; peaks and times are those of the largest.
 func (m *Manager) GetMetrics(id string) (monitor.Metrics, error) {
 	c, err := m.find(id)
 	if err != nil {
@@ -351,7 +350,7 @@ func (m *Manager) GetMetrics(id string) (monitor.Metrics, error) {
 	}
 	last := c.last
 	c.mu.Unlock()
-	// Runs of one phase share its counters: each phase is asked once.
+	// Runs of one phase share its counters: each phase is sampled once.
 	phases := map[string]monitor.Metrics{}
 	for _, r := range runs {
 		if _, asked := phases[r.p.Phase]; asked {
@@ -371,7 +370,7 @@ func (m *Manager) GetMetrics(id string) (monitor.Metrics, error) {
 	return sum, nil
 }
 
-// together adds up two phases that run side by side. Their scratch is the same.
+// together adds up two concurrent phases. They share one scratch.
 func together(a, b monitor.Metrics) monitor.Metrics {
 	a.WallTime = max(a.WallTime, b.WallTime)
 	a.StartupTime = max(a.StartupTime, b.StartupTime)
@@ -393,7 +392,7 @@ func together(a, b monitor.Metrics) monitor.Metrics {
 	return a
 }
 
-// Get returns what is known of a sandbox.
+// Get returns the description of a sandbox.
 func (m *Manager) Get(id string) (Info, error) {
 	c, err := m.find(id)
 	if err != nil {
@@ -402,7 +401,7 @@ func (m *Manager) Get(id string) (Info, error) {
 	return c.info(), nil
 }
 
-// isolation is the report on this sandbox, for one reader.
+// isolation returns a copy of the sandbox's report.
 func (c *container) isolation() Isolation {
 	iso := c.instance.Isolation().Clone()
 	iso.Chosen = c.chosen
@@ -421,7 +420,7 @@ func (c *container) isolation() Isolation {
 	return iso
 }
 
-// image is what the sandbox's root is; nil where it is none.
+// image names the image of the sandbox's root; nil for a root without one.
 func (c *container) image() *ImageRef {
 	if c.spec.Root.From == (ImageRef{}) {
 		return nil
@@ -452,7 +451,7 @@ func (m *Manager) List() []Info {
 	return infos
 }
 
-// Close deletes every sandbox that is left and refuses new ones. Twice is fine.
+// Close deletes the remaining sandboxes and refuses new ones. Close may be called twice.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true

@@ -1,4 +1,4 @@
-// Package sandbox runs commands that nobody has vouched for inside fresh, isolated,
+// Package sandbox runs untrusted commands inside fresh, isolated,
 // resource-limited sandboxes, and reports what happened and which walls were really up.
 //
 // Place in the flow. A door (command line, HTTP, library) or the executor builds a [Spec]; the

@@ -10,16 +10,16 @@ import (
 	"unicode/utf8"
 )
 
-// streamedOutput is how much output a result may have before it is encoded while it is written, and not before.
+// streamedOutput is the size from which an output is encoded while the document is written, and not before.
 const streamedOutput = 64 << 10
 
-// JSON is the encoded form of a result. Large outputs are encoded while it is written; until then they stay where they are. It can be written
-// until the result is closed.
+// JSON is the encoded form of a result. Large outputs stay where they are and are encoded while the document is written.
+// It can be written until the result is closed.
 type JSON struct {
 	pieces []piece
 }
 
-// piece is text as it is, or the inside of a JSON string that an output becomes.
+// piece is literal text, or an output that becomes the inside of a JSON string.
 type piece struct {
 	text   []byte
 	out    Output
@@ -27,10 +27,10 @@ type piece struct {
 	size   int64
 }
 
-// NewJSON is a document that was encoded before.
+// NewJSON wraps a document that is already encoded.
 func NewJSON(text []byte) *JSON { return &JSON{[]piece{{text: text, size: int64(len(text))}}} }
 
-// Encode encodes the result, or what contains it: value gets the document and returns what is to be encoded.
+// Encode encodes the result, or a value that contains it: value gets the document and returns the value to encode.
 func (r *Result) Encode(value func(Document) any) (*JSON, error) {
 	var marks []string
 	var large []piece
@@ -64,7 +64,7 @@ func (r *Result) Encode(value func(Document) any) (*JSON, error) {
 	return split(text, marks, large), nil
 }
 
-// split puts pieces where their marks are.
+// split puts the pieces in the places of their marks.
 func split(text []byte, marks []string, large []piece) *JSON {
 	j := &JSON{}
 	for i, m := range marks {
@@ -76,7 +76,7 @@ func split(text []byte, marks []string, large []piece) *JSON {
 	return j
 }
 
-// Size is how many bytes WriteTo writes.
+// Size is the number of bytes that WriteTo writes.
 func (j *JSON) Size() (n int64) {
 	for i := range j.pieces {
 		n += j.pieces[i].size
@@ -84,7 +84,7 @@ func (j *JSON) Size() (n int64) {
 	return n
 }
 
-// Memory is about how many bytes it holds in memory.
+// Memory is the approximate number of bytes in memory.
 func (j *JSON) Memory() (n int) {
 	for i := range j.pieces {
 		n += len(j.pieces[i].text)
@@ -95,7 +95,7 @@ func (j *JSON) Memory() (n int) {
 	return n
 }
 
-// Spans says where in the document outputs are that are encoded while it is written: offset and length of each.
+// Spans lists the outputs that are encoded while the document is written: offset and length of each.
 func (j *JSON) Spans() (spans [][2]int64) {
 	var at int64
 	for i := range j.pieces {
@@ -107,7 +107,7 @@ func (j *JSON) Spans() (spans [][2]int64) {
 	return spans
 }
 
-// Bytes is the whole document in memory.
+// Bytes returns the whole document in memory.
 func (j *JSON) Bytes() ([]byte, error) {
 	if len(j.pieces) == 1 {
 		return j.pieces[0].text, nil
@@ -185,7 +185,7 @@ func (j *JSON) Outline() (text []byte, large []LargeOutput) {
 	return text, large
 }
 
-// measure finds out how an output is encoded, and how long it is then.
+// measure determines the encoding of an output and its encoded length.
 func (p *piece) measure() error {
 	check := &runes{to: func(text []byte) error {
 		if !utf8.Valid(text) {
@@ -195,7 +195,7 @@ func (p *piece) measure() error {
 		return nil
 	}}
 	err := p.out.writeTo(check, 0)
-	if err == errNotText || err == nil && len(check.rest) > 0 { //nolint:errorlint // it comes back as it is
+	if err == errNotText || err == nil && len(check.rest) > 0 { //nolint:errorlint // the writer returns it unwrapped
 		p.base64, p.size, err = true, int64(base64.StdEncoding.EncodedLen(int(p.out.Len()))), nil
 	}
 	return err
@@ -203,7 +203,7 @@ func (p *piece) measure() error {
 
 var errNotText = &Error{Op: "output", Kind: ErrInvalid}
 
-// runes passes text on in pieces that end at the end of a character, as far as there are characters.
+// runes passes text on in pieces that end at a character boundary, as far as the text is UTF-8.
 type runes struct {
 	to   func([]byte) error
 	rest []byte // the beginning of a character
@@ -237,7 +237,7 @@ func (r *runes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// escapedLen is how long encoding/json makes a text, without its quotes.
+// escapedLen is the length that encoding/json gives a text, without its quotes.
 func escapedLen(text []byte) (n int64) {
 	n = int64(len(text))
 	for i, c := range text {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What is encoded while it is written has the same bytes as what encoding/json makes of it, and the length that was announced.
+// A document that is encoded while it is written has the bytes that encoding/json makes, and the announced length.
 func TestEncode(t *testing.T) {
 	odd := "\x00\x01\b\f\n\r\t\x1f\"\\/<>&\x7fä\u2027\u2028\u2029\u202a€😀\uFFFD"
 	for name, text := range map[string]string{

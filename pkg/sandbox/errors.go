@@ -9,22 +9,22 @@ import (
 
 // Kinds of failure a caller can act upon; test with errors.Is.
 var (
-	// ErrInvalid: the request itself is wrong (usage; exit code 2).
+	// ErrInvalid: the request is wrong (usage; exit code 2).
 	ErrInvalid = errors.New("invalid request")
-	// ErrRefused: the request is fine, and policy or this machine forbids it (exit code 126).
+	// ErrRefused: the request is valid, but policy or this machine forbids it (exit code 126).
 	ErrRefused = errors.New("refused by policy")
 	// ErrNotFound: no sandbox has that id.
 	ErrNotFound = errors.New("no such sandbox")
-	// ErrState: the sandbox is in a state that does not allow the call.
+	// ErrState: the state of the sandbox does not allow the call.
 	ErrState = errors.New("not possible in this state")
-	// ErrUnsupported: the backend has no such ability.
+	// ErrUnsupported: the backend can not do this.
 	ErrUnsupported = errors.New("not supported by this backend")
 	// ErrNotStarted: the program itself could not be started (not found, not executable).
 	ErrNotStarted = errors.New("program could not be started")
 )
 
-// Error says where we failed: the backend, the operation with its object, the stage it belonged
-// to, the cause and the next step. It renders as
+// Error describes a failure: the backend, the operation with its object, the stage, the cause and the next step. It
+// renders as
 //
 //	native: mount proc: operation not permitted (stage rootfs); try: sandbox-run doctor
 type Error struct {
@@ -62,7 +62,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives both the cause and the kind, so that errors.Is finds either.
+// Unwrap returns both the cause and the kind, so that errors.Is finds either.
 func (e *Error) Unwrap() []error {
 	var errs []error
 	if e.Err != nil {
@@ -74,17 +74,17 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// Invalid reports a wrong field of a request: what it is, and what is wrong with it.
+// Invalid reports a wrong field of a request, with the reason.
 func Invalid(field, format string, args ...any) error {
 	return &Error{Op: field, Kind: ErrInvalid, Err: fmt.Errorf(format, args...)}
 }
 
-// Refusal is the error of a sandbox that would be weaker than the caller demanded.
+// Refusal is the error of a sandbox that would be weaker than the caller requires.
 type Refusal struct {
 	Require Tier
 	Strict  bool
 	Got     Isolation
-	Others  []string // what else was looked at, and why it does not serve; a line each
+	Others  []string // the other backends, and why each does not serve; a line each
 }
 
 func (r *Refusal) Error() string {
@@ -106,7 +106,7 @@ func (r *Refusal) Error() string {
 	}
 	r.explain(&b)
 	switch {
-	case r.Got.Tier == TierNone: // no flag accepts that
+	case r.Got.Tier == TierNone: // no flag accepts this tier
 		b.WriteString("\n  nothing can run here as it is; try: sandbox-run doctor")
 	case r.Strict && r.Got.Tier.AtLeast(r.Require):
 		b.WriteString("\n  to accept this: leave out --strict")
@@ -116,7 +116,7 @@ func (r *Refusal) Error() string {
 	return b.String()
 }
 
-// explain names what is missing, and what would change it, each thing once.
+// explain names the gaps and their remedies, each once.
 func (r *Refusal) explain(b *strings.Builder) {
 	type cause struct {
 		state  ControlState
@@ -126,7 +126,7 @@ func (r *Refusal) explain(b *strings.Builder) {
 	var remedies []string
 	controls := map[cause][]string{}
 	for _, gap := range r.Got.Missing {
-		// Of a tier that is too weak, what makes it so; what is merely different does not.
+		// Of a tier that is too weak, only the controls that make it weak are listed.
 		if !r.Got.Tier.AtLeast(r.Require) && (gap.State == Enforced || gap.State == Declared) {
 			continue
 		}

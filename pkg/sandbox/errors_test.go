@@ -10,7 +10,8 @@ import (
 
 func TestErrorText(t *testing.T) {
 	for want, e := range map[string]*Error{
-		"native: mount proc: operation not permitted (stage rootfs); try: sandbox-run doctor": {Backend: "native", Op: "mount proc", Stage: "rootfs", Err: syscall.EPERM, Hint: "sandbox-run doctor"},
+		"native: mount proc: operation not permitted (stage rootfs); try: sandbox-run doctor": {Backend: "native", Op: "mount proc",
+			Stage: "rootfs", Err: syscall.EPERM, Hint: "sandbox-run doctor"},
 		"create: the manager is closed":         {Op: "create", Kind: ErrState, Err: errors.New("the manager is closed")},
 		"freeze: not supported by this backend": {Op: "freeze", Kind: ErrUnsupported},
 		"failed":                                {},
@@ -69,7 +70,8 @@ func TestRefusal(t *testing.T) {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	err = iso.Check(TierNamespace, true)
-	if !errors.Is(err, ErrRefused) || !strings.HasPrefix(err.Error(), "native: --strict allows no missing control\n") || !strings.HasSuffix(err.Error(), "leave out --strict") {
+	if !errors.Is(err, ErrRefused) || !strings.HasPrefix(err.Error(), "native: --strict allows no missing control\n") ||
+		!strings.HasSuffix(err.Error(), "leave out --strict") {
 		t.Errorf("%v", err)
 	}
 	iso.Tier = TierNone

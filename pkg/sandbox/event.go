@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// EventKind says what an Event carries.
+// EventKind is the type of an Event.
 type EventKind string
 
 // The kinds of event.
@@ -24,8 +24,8 @@ const (
 	EventViolation EventKind = "violation"
 )
 
-// Event is one thing that happened in a run. Sequence numbers start at 1 and have no gaps, so a
-// reader that lost its connection knows what to ask for.
+// Event is one record of a run. Sequence numbers start at 1 and have no gaps, so a reader that lost its connection knows
+// where to continue.
 type Event struct {
 	Seq       uint64          `json:"seq"`
 	Time      time.Time       `json:"time"`
@@ -38,15 +38,15 @@ type Event struct {
 	Violation *Violation      `json:"violation,omitempty"`
 }
 
-// EventDocument is an event as JSON: output is text where it is UTF-8, and says so where it is not. What has more to say
-// embeds it.
+// EventDocument is an event as JSON: output is text if it is UTF-8, otherwise base64 with Encoding set. Larger documents
+// embed it.
 type EventDocument struct {
 	Event
 	Data     *string `json:"data,omitempty"`
 	Encoding string  `json:"encoding,omitempty"` // "base64"; text without
 }
 
-// Document gives the event's names. A character that two events share makes both of them base64.
+// Document converts the event. A character that is split between two events makes both of them base64.
 func (e Event) Document() EventDocument {
 	d := EventDocument{Event: e}
 	if e.Kind == EventStdout || e.Kind == EventStderr {
@@ -57,9 +57,9 @@ func (e Event) Document() EventDocument {
 	return d
 }
 
-// Violation is something that was refused, or a limit that was touched.
+// Violation is a refused operation, or a limit that was reached.
 type Violation struct {
-	Kind   string `json:"kind"`           // the limit or wall: "syscall", "memory", "pids", "disk", "output_limit", "timeout", "cpu_time"
+	Kind   string `json:"kind"`           // the limit or control: "syscall", "memory", "pids", "disk", "output_limit", "timeout", "cpu_time"
 	Name   string `json:"name,omitempty"` // of the system call, for that kind
 	Detail string `json:"detail"`
 	Count  uint64 `json:"count,omitempty"`
@@ -68,14 +68,15 @@ type Violation struct {
 	Allow     string `json:"allow,omitempty"` // the flag that would allow it
 }
 
-// Spill keeps the whole of a stream on disk once it outgrows memory.
+// Spill writes the whole of a stream to disk once it exceeds the memory.
 type Spill struct {
 	Dir   string // files "stdout" and "stderr" are made in it when needed
 	Limit Size   // per stream; 0 is 1 GiB
 }
 
-// Output is what is left of one stream at the end of a run: all of it, or its head and its tail. Of a run with an OutputSpace that kept more
-// than OutputMemory, Head is only the beginning of the head and Tail is empty: WriteTo has everything, and Close returns the space.
+// Output is the kept part of one stream at the end of a run: all of it, or its head and its tail. With an OutputSpace,
+// and with more kept output than OutputMemory, Head is only the beginning of the head and Tail is empty: WriteTo writes
+// everything, and Close returns the space.
 type Output struct {
 	Head    []byte
 	Tail    []byte // what came after the dropped middle
@@ -85,7 +86,7 @@ type Output struct {
 	kept    *kept  // has a spill file; nil: Head and Tail are everything
 }
 
-// Bytes is the kept output, head and tail joined, in memory. After Close it is what Head holds.
+// Bytes is the kept output, head and tail joined, in memory. After Close it is the content of Head.
 func (o Output) Bytes() []byte {
 	if o.kept != nil {
 		b := bytes.NewBuffer(make([]byte, 0, o.Len()))
@@ -100,22 +101,21 @@ func (o Output) Bytes() []byte {
 	return append(o.Head[:len(o.Head):len(o.Head)], o.Tail...)
 }
 
-// Truncated reports whether something was dropped.
+// Truncated reports whether output was dropped.
 func (o Output) Truncated() bool { return o.Dropped > 0 }
 
-// recorder numbers the events of a run, hands them to a live reader one by one, and keeps the head
-// and tail of each stream. The live reader is exact and may block: the program then waits. What
-// is kept is bounded.
+// recorder numbers the events of a run, hands them to a live reader one by one, and keeps the head and tail of each
+// stream. The live reader gets every event and may block: the program then waits. The kept part is bounded.
 //
-// emitting is held while the live reader is called and orders everything; mu guards the kept
-// state and is only ever held for a moment, so that a result can be read while a reader blocks.
+// emitting is held while the live reader is called, and orders all events. mu guards the kept state and is only held for
+// a moment, so that a result can be read while a reader blocks.
 type recorder struct {
 	live  func(Event)
 	spill *Spill
-	// The directory is opened before the program starts: one that can reach it may put a link in its place.
+	// The directory is opened before the program starts: a program that can reach it could replace it with a link.
 	spillDir    *os.Root
 	spillDirErr error
-	full        func() // called once, when something is first dropped
+	full        func() // called once, at the first dropped byte
 
 	emitting sync.Mutex
 
@@ -138,8 +138,8 @@ type stream struct {
 
 var streamKinds = [2]EventKind{EventStdout, EventStderr}
 
-// newRecorder keeps up to keep bytes per stream. It has space for what is more than OutputMemory; nil: everything is in memory. live, spill and
-// full may be nil.
+// newRecorder keeps up to keep bytes per stream. Bytes beyond OutputMemory go to space; nil: everything is in memory.
+// live, spill and full may be nil.
 func newRecorder(keep Size, live func(Event), spill *Spill, space *OutputSpace, full func()) *recorder {
 	r := &recorder{live: live, keep: keep, spill: spill, full: full}
 	for i := range r.streams {
@@ -174,8 +174,8 @@ func (r *recorder) Write(stream int, data []byte) {
 	}
 }
 
-// Emit hands an event that is not output to the live reader. When the reader is busy with an
-// earlier event and wait is false, the event is left out: samples are not worth waiting for.
+// Emit hands an event that is not output to the live reader. If the reader is busy with an earlier event and wait is
+// false, Emit drops the event: a sample is not worth waiting for.
 func (r *recorder) Emit(ev Event, wait bool) {
 	if r.live == nil {
 		return
@@ -197,8 +197,8 @@ func (r *recorder) Emit(ev Event, wait bool) {
 	r.live(ev)
 }
 
-// keepLocked reports whether these bytes were the first beyond what was to be kept. That there was no space for as much does not count: it is not
-// the program's doing.
+// keepLocked reports whether these bytes are the first beyond the limit. Bytes that are dropped for want of space do not
+// count: the program did not exceed its limit.
 func (r *recorder) keepLocked(i int, data []byte) bool {
 	s := &r.streams[i]
 	overflows := s.total+uint64(len(data)) > uint64(r.keep)
@@ -211,8 +211,8 @@ func (r *recorder) keepLocked(i int, data []byte) bool {
 	return first
 }
 
-// spillOver appends data to the stream's file, which it makes on first use from all that was kept
-// so far: until something overflows, that is everything.
+// spillOver appends data to the stream's file. It makes the file on first use from the kept bytes: until the first
+// overflow these are all bytes.
 func (s *stream) spillOver(r *recorder, name string, data []byte) {
 	limit := uint64(r.spill.Limit)
 	if limit == 0 {
@@ -251,10 +251,11 @@ func (s *stream) appendFile(data []byte, limit uint64) {
 	}
 }
 
-// Output returns a copy of what is kept of a stream.
+// Output returns a copy of the kept part of a stream.
 func (r *recorder) Output(i int) Output { return r.output(i, false) }
 
-// handOver ends the recording of both streams and returns what is kept of them, uncopied. Events that are no output may still be emitted.
+// handOver ends the recording of both streams and returns their kept parts, uncopied. Events other than output may still
+// be emitted.
 func (r *recorder) handOver() (stdout, stderr Output) { return r.output(0, true), r.output(1, true) }
 
 func (r *recorder) output(i int, handOver bool) Output {
@@ -269,14 +270,14 @@ func (r *recorder) output(i int, handOver bool) Output {
 	return out
 }
 
-// short reports whether there was no space for all that was to be kept.
+// short reports whether space was missing for output within the limit.
 func (r *recorder) short() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streams[0].kept.short || r.streams[1].kept.short
 }
 
-// busy reports whether the live reader is at work.
+// busy reports whether the live reader handles an event.
 func (r *recorder) busy() bool {
 	if r.emitting.TryLock() {
 		r.emitting.Unlock()
@@ -285,15 +286,15 @@ func (r *recorder) busy() bool {
 	return true
 }
 
-// written is how many bytes both streams have had so far.
+// written is the number of bytes that both streams have had so far.
 func (r *recorder) written() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streams[0].total + r.streams[1].total
 }
 
-// Close ends the recording: what is written later is ignored. It closes the spill files and
-// returns the first error that kept one from being whole. Twice is fine.
+// Close ends the recording: later writes are ignored. It closes the spill files and returns the first error that left
+// one incomplete. Close may be called twice.
 func (r *recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is written, in whatever pieces: what is kept is the head and the tail of it, the live reader
-// had it all, and the spilled file is the whole.
+// For any writes in any pieces, the recorder keeps the head and the tail, the live reader gets everything, and the
+// spilled file is the whole.
 func TestRecorder(t *testing.T) { rapid.Check(t, recorderKeeps) }
 
 func FuzzRecorder(f *testing.F) {
@@ -111,7 +111,7 @@ func recorderKeeps(t *rapid.T) {
 
 func TestRecorderSpillFails(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "stdout"), []byte("somebody else's"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "stdout"), []byte("another user's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := newRecorder(4, nil, &Spill{Dir: dir}, nil, nil)
@@ -121,9 +121,9 @@ func TestRecorderSpillFails(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	if err := r.Close(); err == nil {
-		t.Error("nobody says that the file could not be made")
+		t.Error("the spill file was not made, and Close returns no error")
 	}
-	if b, _ := os.ReadFile(filepath.Join(dir, "stdout")); string(b) != "somebody else's" {
+	if b, _ := os.ReadFile(filepath.Join(dir, "stdout")); string(b) != "another user's" {
 		t.Errorf("overwritten: %q", b)
 	}
 	if b, _ := os.ReadFile(filepath.Join(dir, "stderr")); string(b) != "0123456789" {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// File is a regular file that goes into a sandbox, or comes out of it.
+// File is a regular file that is copied into or out of a sandbox.
 type File struct {
-	// Path is absolute, and lies in one of the scratch's directories: /workspace, /tmp or $HOME. Put makes the
-	// directories on the way.
+	// Path is absolute, and lies in one of the scratch's directories: /workspace, /tmp or $HOME. Put makes its parent
+	// directories.
 	Path string      `json:"path"`
 	Mode fs.FileMode `json:"mode"` // permission bits; 0 is 0644
 	Data []byte      `json:"-"`
@@ -21,37 +21,38 @@ type File struct {
 	Open func() (io.ReadCloser, error) `json:"-"`
 }
 
-// Selection says which files are taken out of a sandbox.
+// Selection selects the files to copy out of a sandbox.
 type Selection struct {
-	// Patterns are absolute, as for path.Match, with ** for any number of directories. One that names a directory
-	// means all that is in it. A pattern without a match is no error. They lie in the scratch's directories, or name one.
+	// Patterns are absolute, as for path.Match, with ** for any number of directories. A pattern that names a directory
+	// selects its whole content. A pattern without a match is no error. Patterns lie in the scratch's directories, or
+	// name one.
 	Patterns []string `json:"patterns"`
-	// MaxFiles and MaxBytes bound what is taken in all; 0 is 1000 files and 64 MiB.
+	// MaxFiles and MaxBytes bound the whole selection; 0 is 1000 files and 64 MiB.
 	MaxFiles int  `json:"max_files,omitempty"`
 	MaxBytes Size `json:"max_bytes,omitempty"`
 }
 
-// The most that is taken unless somebody asks for more.
+// The defaults of Selection.MaxFiles and MaxBytes, and the bounds of patterns.
 const (
 	DefaultMaxFiles = 1000
 	DefaultMaxBytes = 64 * MiB
 )
 
-// Untaken is what matched a Selection and was not taken, or not as it is now, with the reason: not a regular file, beyond
-// a bound, changed while it was read.
+// Untaken is a file that matched a Selection but was not copied, or not in its present state, with the reason: not a
+// regular file, beyond a bound, changed while it was read.
 type Untaken struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// Filer is what an Instance is too when files can be put into its scratch and taken out of it. Nothing that the
-// sandbox has planted there is followed: no link, no mount, no FIFO (D5, F7, F8). Volumes are not part of the scratch.
+// Filer is implemented by an Instance whose scratch supports Put and Take. They follow nothing that the program planted
+// there: no link, no mount, no FIFO (D5, F7, F8). Volumes are not part of the scratch.
 type Filer interface {
-	// Put makes files that belong to the sandbox's user, replacing those of the same name.
+	// Put makes files that belong to the sandbox's user. It replaces files of the same name.
 	Put(ctx context.Context, files []File) error
-	// Take hands every file that is selected to each, directory by directory in order of their paths; r is read before
-	// each returns. It has as many bytes as size says, or fewer if a program has cut the file short meanwhile. An error of
-	// each ends it.
+	// Take hands every selected file to each, directory by directory in order of their paths; each reads r before it
+	// returns. r has as many bytes as size says, or fewer if a program shortens the file meanwhile. An error of each
+	// ends Take.
 	Take(ctx context.Context, s Selection, each func(f File, size Size, r io.Reader) error) ([]Untaken, error)
 }
 
@@ -106,7 +107,7 @@ func (m *Manager) Take(ctx context.Context, id string, s Selection, each func(f 
 
 const maxPatterns = 100
 
-// Validate says what Take would refuse, so that it can be said before anything has run.
+// Validate returns the error with which Take would refuse the selection, before a program runs.
 func (s Selection) Validate() error {
 	if len(s.Patterns) > maxPatterns {
 		return Invalid("out", "%d patterns; the most is %d", len(s.Patterns), maxPatterns)
@@ -119,7 +120,7 @@ func (s Selection) Validate() error {
 	return nil
 }
 
-// ValidatePattern says what is wrong with a pattern of a Selection, if anything is.
+// ValidatePattern returns the error of an invalid pattern of a Selection.
 func ValidatePattern(p string) error {
 	if !slices.Contains(ScratchDirs(), p) {
 		if err := validateScratchPath("out", p); err != nil {
@@ -134,7 +135,7 @@ func ValidatePattern(p string) error {
 	return nil
 }
 
-// volumeAt is the volume that a path lies in, or nil.
+// volumeAt returns the volume that contains a path, or nil.
 func (c *container) volumeAt(p string) *Volume {
 	for i, v := range c.spec.Volumes {
 		if lies(p, v.Target) {
@@ -161,12 +162,13 @@ func (m *Manager) filer(id, op string) (*container, Filer, error) {
 	return c, f, nil
 }
 
-// HostDirs are what a root of the host's own paths shows of the host, read-only, where they exist: links where they are links.
+// HostDirs are the host paths that a root without further settings shows, read-only, where they exist: links where they
+// are links.
 func HostDirs() []string {
 	return []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ssl/certs"}
 }
 
-// ScratchDirs are the writable places of every sandbox.
+// ScratchDirs are the writable directories of every sandbox.
 func ScratchDirs() []string { return []string{WorkspaceDir, TmpDir, HomeDir} }
 
 func validateScratchPath(field, p string) error {

@@ -11,12 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// FuzzSpec: whatever a caller sends as a spec and a process is refused, or complete and within bounds; and it means the same
-// when it is written down and read again.
+// FuzzSpec: every spec and process of a caller is refused, or completed within the bounds; and encoding and decoding
+// keep it.
 func FuzzSpec(f *testing.F) {
 	f.Add([]byte(`{"volumes":[{"source":"/srv","target":"/data","writable":true}],"env":{"A":"b"},"limits":{"timeout":5,"memory":1048576}}`),
 		[]byte(`{"args":["sh","-c","true"],"phase":"compile","tty":{"rows":3,"cols":4}}`))
-	f.Add([]byte(`{"root":{"dir":"/../x"},"user":{"uid":1,"gid":2},"hostname":"-","workdir":"a/../b","network":"localhost"}`), []byte(`{"args":["\u0000"]}`))
+	f.Add([]byte(`{"root":{"dir":"/../x"},"user":{"uid":1,"gid":2},"hostname":"-","workdir":"a/../b","network":"localhost"}`),
+		[]byte(`{"args":["\u0000"]}`))
 	f.Add([]byte(`{"limits":{"timeout":-1e300,"cpus":0.0001,"inodes":-5}}`), []byte(`{"args":["x"],"limits":{"disk":5}}`))
 	machine := Machine{CPUs: 4, Memory: 8 * GiB, OpenFiles: 4096}
 	f.Fuzz(func(t *testing.T, specText, processText []byte) {
@@ -27,11 +28,12 @@ func FuzzSpec(f *testing.F) {
 		s, _, err := asked.complete(machine, nil)
 		if err != nil {
 			if err.Error() == "" {
-				t.Error("refused without a word")
+				t.Error("refused without a reason")
 			}
 			return
 		}
-		if s.Limits.Wall <= 0 || s.Limits.Memory < minMemory || s.Limits.Memory > machine.Memory || !(s.Limits.CPUs >= minCPUs) || s.Limits.Processes < 1 || s.User.UID <= 0 || s.User.GID <= 0 {
+		if s.Limits.Wall <= 0 || s.Limits.Memory < minMemory || s.Limits.Memory > machine.Memory || !(s.Limits.CPUs >= minCPUs) ||
+			s.Limits.Processes < 1 || s.User.UID <= 0 || s.User.GID <= 0 {
 			t.Errorf("accepted %+v", s)
 		}
 		paths := []string{s.Workdir}
@@ -67,7 +69,7 @@ func FuzzSpec(f *testing.F) {
 	})
 }
 
-// same fails unless a value can be written down and read again. Text that is not UTF-8 can not.
+// same fails unless a value survives encoding and decoding. Text that is not UTF-8 does not.
 func same[T any](t *testing.T, v T) {
 	t.Helper()
 	text, err := json.Marshal(v)
@@ -78,12 +80,13 @@ func same[T any](t *testing.T, v T) {
 	if err := json.Unmarshal(text, &again); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	if diff := cmp.Diff(v, again, cmpopts.EquateEmpty()); diff != "" && !strings.Contains(string(text), `\ufffd`) && !strings.Contains(string(text), "\ufffd") {
+	if diff := cmp.Diff(v, again, cmpopts.EquateEmpty()); diff != "" && !strings.Contains(string(text), `\ufffd`) &&
+		!strings.Contains(string(text), "\ufffd") {
 		t.Error(diff)
 	}
 }
 
-// FuzzLimitsJSON: limits that were read are the ones that were written, to the nanosecond where a float has that many digits.
+// FuzzLimitsJSON: decoded limits equal the encoded ones, to the nanosecond where a float has that many digits.
 func FuzzLimitsJSON(f *testing.F) {
 	f.Add(`{"timeout":1.5,"grace":0.001,"cpus":0.5,"cpu_time":3,"memory":1,"disk":2,"inodes":3,"pids":4,"open_files":5,"output_limit":6}`)
 	f.Add(`{"timeout":1e400}`)
@@ -103,7 +106,7 @@ func FuzzLimitsJSON(f *testing.F) {
 	})
 }
 
-// FuzzNames: what is read as one of a closed set is in it.
+// FuzzNames: a parsed name of a closed set is in the set.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"none", "localhost", "auto", "disk", "memory", "container", "process", "", "None", "disk\x00"} {
 		f.Add(s)
@@ -132,7 +135,7 @@ func TestLimitsReadJSON(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	// What is left out is left alone.
+	// Omitted limits keep their values.
 	if err := json.Unmarshal([]byte(`{"pids":7}`), &l); err != nil || l.Processes != 7 || l.Memory != DefaultLimits().Memory {
 		t.Errorf("%+v, %v", l, err)
 	}

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Tier ranks how strong a sandbox is. Order matters: see [Tier.AtLeast].
+// Tier ranks the strength of a sandbox; see [Tier.AtLeast] for the order.
 type Tier string
 
 // The tiers, weakest first.
 const (
-	TierNone      Tier = "none"      // nothing can be promised; never runs
+	TierNone      Tier = "none"      // no guarantee; never runs
 	TierProcess   Tier = "process"   // a process group with rlimits; only when asked for by name
-	TierNamespace Tier = "namespace" // every wall of a container, memory or process limits only polled
+	TierNamespace Tier = "namespace" // every control of a container, but memory or process limits are polled
 	TierContainer Tier = "container" // namespaces, own root, seccomp, no privileges, kernel-enforced limits
 	TierGVisor    Tier = "gvisor"    // a user-space kernel in between
 	TierMicroVM   Tier = "microvm"   // a virtual machine in between
@@ -35,21 +35,21 @@ func ParseTier(s string) (Tier, error) {
 // AtLeast reports whether t is as strong as floor.
 func (t Tier) AtLeast(floor Tier) bool {
 	i := slices.Index(tiers, floor)
-	return i >= 0 && slices.Index(tiers, t) >= i // nothing is as strong as a tier nobody knows
+	return i >= 0 && slices.Index(tiers, t) >= i // an unknown floor is never reached
 }
 
-// ControlState says how far a control holds.
+// ControlState is the strength of a control.
 type ControlState string
 
 // The states of a control.
 const (
 	Enforced ControlState = "enforced" // by the kernel, at once; in a run's report: measured on the started program
 	Declared ControlState = "declared" // asked for, and not observable here: enough for a tier, and a gap for --strict
-	Polled   ControlState = "polled"   // by us, looking again and again; overshoot is possible
+	Polled   ControlState = "polled"   // by the supervisor, in intervals; overshoot is possible
 	Absent   ControlState = "absent"
 )
 
-// Control names one wall or limit.
+// Control names one property of the isolation, or one limit.
 type Control string
 
 // The controls that a result reports on.
@@ -78,8 +78,8 @@ const (
 	ControlCleanup      Control = "dies_with_supervisor"
 )
 
-// The controls of both lists must be enforced or declared for a sandbox to call itself a container; namespace-tier
-// sandboxes may merely poll the limits.
+// The controls of both lists must be enforced or declared for the tier container; for the tier namespace the limits may
+// be polled.
 var (
 	wallControls = []Control{
 		ControlUserNS, ControlPidNS, ControlMountNS, ControlNetNS, ControlIPCNS, ControlUTSNS, ControlCgroupNS,
@@ -88,7 +88,7 @@ var (
 	kernelLimits = []Control{ControlMemory, ControlProcesses, ControlCPU}
 )
 
-// WallControls lists the walls that every container has; Landlock is one more, where the kernel has it.
+// WallControls lists the controls that every container has; Landlock is one more, where the kernel has it.
 func WallControls() []Control { return slices.Clone(wallControls) }
 
 // AllControls lists every control, in the order reports use.
@@ -98,7 +98,7 @@ func AllControls() []Control {
 	})
 }
 
-// Gap is a control that is not fully there: why, and what would bring it.
+// Gap is a control that is weaker than requested: its reason, and its remedy.
 type Gap struct {
 	Control Control      `json:"control"`
 	State   ControlState `json:"state"`
@@ -106,17 +106,17 @@ type Gap struct {
 	Remedy  string       `json:"remedy,omitempty"`
 }
 
-// Isolation is what was really achieved, as data. Its JSON names are a promise.
+// Isolation reports the measured controls and the tier, as data. Its JSON names are stable.
 type Isolation struct {
 	Backend  string                   `json:"backend"`
-	Runtime  string                   `json:"runtime,omitempty"` // who has built it, if not the backend itself
+	Runtime  string                   `json:"runtime,omitempty"` // the OCI runtime that built it, if not the backend itself
 	Tier     Tier                     `json:"tier"`
 	Controls map[Control]ControlState `json:"controls"`
 	Missing  []Gap                    `json:"missing"`
-	Chosen   string                   `json:"chosen,omitempty"` // why this backend, where nobody has named one
+	Chosen   string                   `json:"chosen,omitempty"` // why this backend, where the caller named none
 }
 
-// NewIsolation starts a report in which every control is absent until said otherwise.
+// NewIsolation returns a report in which every control is absent.
 func NewIsolation(backend string) Isolation {
 	iso := Isolation{Backend: backend, Controls: map[Control]ControlState{}, Missing: []Gap{}}
 	for _, c := range AllControls() {
@@ -132,7 +132,7 @@ func (iso *Isolation) Enforce(controls ...Control) {
 	}
 }
 
-// Declare turns controls that were enforced into declared ones, for one reason.
+// Declare turns enforced controls into declared ones, for one reason.
 func (iso *Isolation) Declare(reason, remedy string, controls ...Control) {
 	for _, c := range controls {
 		if iso.Controls[c] == Enforced {
@@ -141,14 +141,14 @@ func (iso *Isolation) Declare(reason, remedy string, controls ...Control) {
 	}
 }
 
-// Lack records a control that is weaker than it could be.
+// Lack records a gap: a control that is weaker than it could be.
 func (iso *Isolation) Lack(c Control, state ControlState, reason, remedy string) {
 	iso.Controls[c] = state
 	iso.Missing = append(iso.Missing, Gap{Control: c, State: state, Reason: reason, Remedy: remedy})
 }
 
-// Grade derives the tier of a namespace-based backend from the controls, so that no backend can
-// claim a tier whose walls it does not have.
+// Grade derives the tier of a namespace-based backend from the controls, so that no backend can claim a tier whose
+// controls it does not have.
 func (iso *Isolation) Grade() {
 	has := func(controls []Control, states ...ControlState) bool {
 		for _, c := range controls {
@@ -168,7 +168,7 @@ func (iso *Isolation) Grade() {
 	}
 }
 
-// Check refuses an isolation below the floor.
+// Check returns a Refusal for an isolation below the required tier.
 func (iso Isolation) Check(require Tier, strict bool) error {
 	if require == "" {
 		require = TierContainer
@@ -179,7 +179,7 @@ func (iso Isolation) Check(require Tier, strict bool) error {
 	return nil
 }
 
-// Clone keeps what one run adds to a report out of every other run's.
+// Clone copies the report, so that the additions of one run stay out of the reports of others.
 func (iso Isolation) Clone() Isolation {
 	controls := make(map[Control]ControlState, len(iso.Controls))
 	for c, s := range iso.Controls {

@@ -21,15 +21,16 @@ func TestTiers(t *testing.T) {
 			t.Errorf("%s: %v", a, err)
 		}
 		if a.AtLeast("fortress") || Tier("fortress").AtLeast(TierNone) {
-			t.Error("a tier nobody knows is compared")
+			t.Error("an unknown tier is compared")
 		}
 	}
-	if _, err := ParseTier("Container"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "process, namespace, container, gvisor, microvm") {
+	if _, err := ParseTier("Container"); !errors.Is(err, ErrInvalid) ||
+		!strings.Contains(err.Error(), "process, namespace, container, gvisor, microvm") {
 		t.Error(err)
 	}
 }
 
-// No set of controls gets a tier whose walls it does not have.
+// No set of controls gets a tier whose controls it does not have.
 func TestGrade(t *testing.T) {
 	full := NewIsolation("x")
 	full.Enforce(AllControls()...)
@@ -37,7 +38,8 @@ func TestGrade(t *testing.T) {
 	if full.Tier != TierContainer {
 		t.Errorf("everything is %s", full.Tier)
 	}
-	walls := []Control{"user_namespace", "pid_namespace", "mount_namespace", "network_namespace", "ipc_namespace", "uts_namespace", "cgroup_namespace", "private_root", "seccomp", "no_new_privileges", "no_capabilities"}
+	walls := []Control{"user_namespace", "pid_namespace", "mount_namespace", "network_namespace", "ipc_namespace", "uts_namespace",
+		"cgroup_namespace", "private_root", "seccomp", "no_new_privileges", "no_capabilities"}
 	limits := []Control{"memory", "pids", "cpus"}
 	for _, c := range AllControls() {
 		for _, state := range []ControlState{Absent, Polled, Declared} {
@@ -80,7 +82,7 @@ func TestGrade(t *testing.T) {
 func TestCheck(t *testing.T) {
 	iso := NewIsolation("x")
 	if err := iso.Check("", false); err == nil {
-		t.Error("a report nobody graded is let through")
+		t.Error("a report without a grade passes the check")
 	}
 	iso.Tier = TierNone
 	if err := iso.Check(TierNone, false); err == nil {
@@ -92,7 +94,8 @@ func TestCheck(t *testing.T) {
 		strict  bool
 		gap, ok bool
 	}{
-		{"", false, true, true}, {"", true, false, true}, {"", true, true, false}, {TierProcess, false, true, true}, {TierGVisor, false, false, false}, {"fortress", false, false, false},
+		{"", false, true, true}, {"", true, false, true}, {"", true, true, false}, {TierProcess, false, true, true},
+		{TierGVisor, false, false, false}, {"fortress", false, false, false},
 	} {
 		iso.Missing = nil
 		if c.gap {

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// OutputMemory is the most that is held in memory of one stream of a run that has an OutputSpace.
+// OutputMemory is the most bytes in memory for one stream of a run that has an OutputSpace.
 const OutputMemory = MiB
 
 // Bytes for the spill file are collected up to spillBuffer, and its space is reserved in steps of spillStep.
@@ -15,14 +15,15 @@ const (
 	spillStep   = uint64(MiB)
 )
 
-// kept is what is kept of one stream: its first bytes (the head) and its last (the tail). Every kept byte has an address: in the head
-// its position in the stream, after the head a place in a ring. Addresses below most are in memory, the others in a spill file.
+// kept is the kept part of one stream: its first bytes (the head) and its last (the tail). Every kept byte has an
+// address: in the head its position in the stream, after the head a place in a ring. Addresses below most are in memory,
+// the others in a spill file.
 //
 //	address  0 ───────── most ───── head ────────────── head+tail
 //	         memory      │ spill file │ ring for the tail
 //
-// Until the ring is full, address and position are equal. That is why the layout can still be cut to a smaller one when no more
-// space is to be had: what is there becomes a head and a full ring.
+// Until the ring is full, address and position are equal. Therefore the layout can still be cut to a smaller one when no
+// more space is available: the present bytes become a head and a full ring.
 type kept struct {
 	head, tail uint64 // sizes of the two parts
 	most       uint64
@@ -43,13 +44,13 @@ func (k *kept) init(keep Size, space *OutputSpace) {
 	}
 }
 
-// resize splits so many bytes into head and tail.
+// resize divides this number of bytes into head and tail.
 func (k *kept) resize(keep uint64) {
 	k.head = (keep + 1) / 2
 	k.tail = keep - k.head
 }
 
-// linear reports whether the ring has not been filled: address and position are equal.
+// linear reports whether the ring is not full yet: address and position are equal.
 func (k *kept) linear() bool { return k.total <= k.head+k.tail }
 
 // dropped counts the bytes between head and tail.
@@ -64,7 +65,7 @@ func (k *kept) write(data []byte) {
 				return
 			}
 			if skip := len(data) - int(k.tail); skip > 0 && k.file == nil && !k.linear() {
-				k.total += uint64(skip) // it would be overwritten at once
+				k.total += uint64(skip) // the following bytes would overwrite these
 				data = data[skip:]
 			}
 			at = k.head + (k.total-k.head)%k.tail
@@ -94,7 +95,7 @@ func (k *kept) remember(at uint64, data []byte) {
 	k.memory = append(k.memory, data...)
 }
 
-// spill puts data, or the part of it that it returns, into the file. It returns nil after it has changed the layout.
+// spill puts data, or the part of it that it returns, into the file. It returns nil after a change of the layout.
 func (k *kept) spill(at uint64, data []byte) []byte {
 	if k.file == nil {
 		if k.file = k.space.open(); k.file == nil {
@@ -124,7 +125,7 @@ func (k *kept) spill(at uint64, data []byte) []byte {
 	return data
 }
 
-// flush writes the buffer to the file. If that fails, less is kept, and flush returns false.
+// flush writes the buffer to the file. If that fails, it keeps less and returns false.
 func (k *kept) flush() bool {
 	if len(k.buffer) == 0 {
 		return true
@@ -142,19 +143,19 @@ func (k *kept) flush() bool {
 		k.write(lost)
 		return false
 	}
-	// What the file holds of head and tail can not be relied on.
+	// The file's part of head and tail is not reliable any more.
 	k.head, k.tail = min(k.head, k.most), 0
 	k.close()
 	return false
 }
 
-// shrink keeps no more than the bytes up to an address, of which all are there.
+// shrink keeps only the bytes below an address; all of them are present.
 func (k *kept) shrink(at uint64) {
 	k.short = true
 	k.resize(at)
 }
 
-// close gives the file back.
+// close releases the file.
 func (k *kept) close() {
 	if k.file != nil {
 		k.file.release()
@@ -203,7 +204,8 @@ func (k *kept) writeTo(w io.Writer, skip uint64) error {
 	return nil
 }
 
-// output is what is kept. With hand over, the caller writes nothing more, and memory and file belong to the output; otherwise everything is copied.
+// output returns the kept part. With handOver, the caller writes nothing more, and memory and file belong to the output;
+// otherwise output copies everything.
 func (k *kept) output(handOver bool) Output {
 	for !k.flush() {
 	}
@@ -213,7 +215,7 @@ func (k *kept) output(handOver bool) Output {
 		var whole bytes.Buffer
 		text := k.memory[:min(uint64(len(k.memory)), k.length())]
 		if !handOver || len(k.ranges()) > 2 {
-			_ = k.writeTo(&whole, 0) // a file that can not be read leaves out what is in it
+			_ = k.writeTo(&whole, 0) // bytes of an unreadable file are left out
 			text = whole.Bytes()
 		}
 		n := min(k.head, uint64(len(text)))
@@ -221,7 +223,7 @@ func (k *kept) output(handOver bool) Output {
 			o.Tail = text[n:]
 		}
 	default:
-		own := *k // the recorder is let go of
+		own := *k // so that the output does not keep the recorder in memory
 		own.buffer = nil
 		o.Head, o.kept = k.memory[:min(k.most, k.head)], &own
 	}
@@ -265,19 +267,19 @@ func (o Output) writeTo(w io.Writer, skip uint64) error {
 	return o.kept.writeTo(w, skip)
 }
 
-// Edges is at most so many bytes of the kept output: its first and its last, or all of it.
+// Edges returns at most this many bytes of the kept output: its first and its last, or all of it.
 func (o Output) Edges(most Size) []byte {
 	if o.Len() <= int64(most) {
 		return o.Bytes()
 	}
 	half := min(uint64(most)/2, uint64(len(o.Head)))
 	b := bytes.NewBuffer(append(make([]byte, 0, most), o.Head[:half]...))
-	_ = o.writeTo(b, uint64(o.Len())-(uint64(most)-half)) // what can not be read is left out
+	_ = o.writeTo(b, uint64(o.Len())-(uint64(most)-half)) // unreadable bytes are left out
 	return b.Bytes()
 }
 
-// Close removes the spill file, if there is one, and returns its space. The output can not be read afterwards, nor beside it: the caller sees to the
-// order. Close may be called twice.
+// Close removes the spill file, if there is one, and returns its space. The output can not be read afterwards or
+// concurrently: the caller orders the calls. Close may be called twice.
 func (o Output) Close() {
 	if o.kept != nil {
 		o.kept.close()

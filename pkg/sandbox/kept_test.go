@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever is written, and wherever space or disk end: what is kept is the head and the tail, no more than OutputMemory of it is in memory,
-// what is missing is counted, and the space comes back.
+// For any writes, and wherever space or disk end: the head and the tail are kept, at most OutputMemory of them in
+// memory, the dropped bytes are counted, and the space is returned.
 func TestOutputStore(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -23,7 +23,7 @@ func TestOutputStore(t *testing.T) {
 			store.Dir = dir + "/missing"
 		}
 		full := 0
-		r := newRecorder(Size(keep), nil, nil, store.For("somebody"), func() { full++ })
+		r := newRecorder(Size(keep), nil, nil, store.For("owner"), func() { full++ })
 		noise := make([]byte, 300<<10)
 		for i := range noise {
 			noise[i] = byte(i * i >> 7)
@@ -38,7 +38,7 @@ func TestOutputStore(t *testing.T) {
 				}
 				whole := f.File
 				defer whole.Close()
-				f.File = readOnly // as if the disk were full
+				f.File = readOnly // writes fail as on a full disk
 			}
 			from := rapid.IntRange(0, 1000).Draw(t, "from")
 			data := noise[from : from+rapid.IntRange(0, 299<<10).Draw(t, "length")]
@@ -52,7 +52,7 @@ func TestOutputStore(t *testing.T) {
 			t.Fatalf("told of %d overflows", full)
 		}
 		broken := r.streams[0].kept.file != nil && r.streams[0].kept.file.Name() == os.DevNull
-		if broken { // what the file has can not be told: only that the counts are right
+		if broken { // the content of the file is undefined; only the counts are checked
 			store.Limit = 1
 		}
 		out, _ := r.handOver()
@@ -77,7 +77,8 @@ func TestOutputStore(t *testing.T) {
 				t.Fatalf("a head of %d in %d", head, out.Len())
 			}
 			edges := out.Edges(64 << 10)
-			if n := min(32<<10, len(edges)/2); len(edges) > 64<<10 || !bytes.Equal(edges[:n], want[:n]) || !bytes.Equal(edges[len(edges)-n:], want[len(want)-n:]) {
+			if n := min(32<<10, len(edges)/2); len(edges) > 64<<10 || !bytes.Equal(edges[:n], want[:n]) ||
+				!bytes.Equal(edges[len(edges)-n:], want[len(want)-n:]) {
 				t.Fatalf("edges of %d bytes", len(edges))
 			}
 		}

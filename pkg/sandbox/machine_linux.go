@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thisMachine is what this process could use at the most.
+// thisMachine is the most that this process could use.
 func thisMachine() Machine {
 	m := Machine{CPUs: runtime.NumCPU()}
 	var info unix.Sysinfo_t

@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// thisMachine knows little of machines it can not run sandboxes on itself; backends that reach a
-// Linux elsewhere let that one decide.
+// thisMachine has placeholders: this system runs no sandboxes. Backends with a Linux elsewhere apply its own limits.
 func thisMachine() Machine { return Machine{CPUs: runtime.NumCPU(), Memory: 16 * TiB} }
 
 // SignalName names a signal of Linux by its number; empty for 0.

@@ -54,7 +54,7 @@ func create(t *testing.T, m *sandbox.Manager, s sandbox.Spec) string {
 	return id
 }
 
-// launch runs a program in the background and returns once it has said something.
+// launch runs a program in the background and returns after its first output.
 func launch(t *testing.T, m *sandbox.Manager, id string, p sandbox.Process) <-chan *sandbox.Result {
 	t.Helper()
 	said, done := make(chan struct{}), make(chan *sandbox.Result, 1)
@@ -96,7 +96,7 @@ func TestRefusesWhatIsWeaker(t *testing.T) {
 	if n := f.Alive(); n != 1 {
 		t.Errorf("%d instances: a refused one was not destroyed", n)
 	}
-	// What the instance says counts, not what the machine promised.
+	// The isolation of the instance decides, not the capability check of the machine.
 	weak.Tier = sandbox.TierProcess
 	f.Pretend(weak)
 	if _, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierNamespace}); !errors.Is(err, sandbox.ErrRefused) {
@@ -143,7 +143,8 @@ func TestList(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for i, info := range m.List() {
-		if info.ID != ids[i] || info.State != sandbox.StateReady || info.Labels["l"] != string(rune('a'+i)) || info.Limits.Memory == 0 || info.Isolation.Backend != "fake" {
+		if info.ID != ids[i] || info.State != sandbox.StateReady || info.Labels["l"] != string(rune('a'+i)) || info.Limits.Memory == 0 ||
+			info.Isolation.Backend != "fake" {
 			t.Errorf("%+v", info)
 		}
 	}
@@ -161,7 +162,8 @@ func TestMetricsAreSummedOverPhases(t *testing.T) {
 		all = append(all, launch(t, m, id, sandbox.Process{Phase: phase, Args: []string{"use"}}))
 	}
 	got, err := m.GetMetrics(id)
-	if err != nil || got.MemoryCurrent != 200 || got.MemoryPeak != 200 || got.CPUTime.Duration() != 2*time.Second || got.ProcessesCurrent != 4 || got.IOWrite != 20 || got.DiskUsed != 5 || got.WallTime <= 0 {
+	if err != nil || got.MemoryCurrent != 200 || got.MemoryPeak != 200 || got.CPUTime.Duration() != 2*time.Second ||
+		got.ProcessesCurrent != 4 || got.IOWrite != 20 || got.DiskUsed != 5 || got.WallTime <= 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if err := m.Kill(id); err != nil {
@@ -195,7 +197,7 @@ func (i *stubbedInstance) Start(ctx context.Context, p *sandbox.Process) (sandbo
 	return i.b.start(ctx, i.Instance, p)
 }
 
-// A start that hangs is given up when the run is killed, deleted or cancelled, and that is a result.
+// A hanging start is abandoned when the run is killed, deleted or cancelled, and the run has a result.
 func TestStartThatHangs(t *testing.T) {
 	entered := make(chan struct{}, 1)
 	hangs := func(ctx context.Context, _ sandbox.Instance, _ *sandbox.Process) (sandbox.Task, error) {
@@ -230,7 +232,8 @@ func TestStartThatHangs(t *testing.T) {
 
 func TestStartThatFails(t *testing.T) {
 	boom := errors.New("boom")
-	m := sandbox.NewManager(&stubbed{conformance.NewFake(nil), func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
+	m := sandbox.NewManager(&stubbed{conformance.NewFake(nil),
+		func(context.Context, sandbox.Instance, *sandbox.Process) (sandbox.Task, error) { return nil, boom }}, sandbox.Options{})
 	defer m.Close()
 	id := create(t, m, sandbox.Spec{})
 	if _, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"x"}}, sandbox.IO{}); !errors.Is(err, boom) {
@@ -254,7 +257,7 @@ func (s *sampled) Finish(ctx context.Context) (monitor.Sample, error) {
 	return f, errors.Join(err, s.finish)
 }
 
-// witness is a task that saw something refused.
+// witness is a task with refused system calls.
 type witness struct {
 	sandbox.Task
 	refused []sandbox.Violation
@@ -266,10 +269,11 @@ func (w *witness) Refused() ([]sandbox.Violation, string) {
 	return w.refused, w.unknown
 }
 
-// What a backend saw refused is in the result after the limits that were touched, and an event once. What it could not
-// see is a note.
+// Refused calls that a backend counted are in the result after the reached limits, and each is an event once. The reason
+// why calls could not be counted is a note.
 func TestRefusals(t *testing.T) {
-	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2}, {Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
+	saw := []sandbox.Violation{{Kind: sandbox.ViolationSyscall, Name: "mount", Detail: "mount", Count: 2},
+		{Kind: sandbox.ViolationSyscall, Name: "socket", Detail: "socket(AF_ALG)", Count: 1}}
 	for _, w := range []witness{{}, {refused: saw}, {unknown: "old kernel"}} {
 		b := &stubbed{conformance.NewFake(map[string]conformance.Script{"full": func(p *conformance.FakeProcess) sandbox.Exit {
 			p.Use(monitor.Sample{DiskFull: true})
@@ -281,21 +285,26 @@ func TestRefusals(t *testing.T) {
 		}
 		m := sandbox.NewManager(b, sandbox.Options{SampleInterval: -1})
 		told := map[string]int{}
-		res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"full"}}, sandbox.IO{OnEvent: func(e sandbox.Event) {
-			if e.Kind == sandbox.EventViolation {
-				told[e.Violation.Kind+e.Violation.Name]++
-			}
-		}})
+		res, err := m.Run(context.Background(), create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"full"}},
+			sandbox.IO{OnEvent: func(e sandbox.Event) {
+				if e.Kind == sandbox.EventViolation {
+					told[e.Violation.Kind+e.Violation.Name]++
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(res.Violations) != 1+len(w.refused) || res.Violations[0].Kind != "disk" || !slices.Equal(res.Violations[1:], w.refused) {
 			t.Errorf("%+v: %+v", w, res.Violations)
 		}
-		if len(told) != len(res.Violations) || told["disk"] != 1 || len(w.refused) > 0 && (told["syscallmount"] != 1 || told["syscallsocket"] != 1) {
+		if len(told) != len(res.Violations) || told["disk"] != 1 || len(w.refused) > 0 &&
+			(told["syscallmount"] != 1 || told["syscallsocket"] != 1) {
 			t.Errorf("%+v: told of %v", w, told)
 		}
-		if noted := slices.ContainsFunc(res.Notes, func(n string) bool { return strings.HasSuffix(n, "not counted: old kernel") }); noted != (w.unknown != "") {
+		if noted := slices.ContainsFunc(res.Notes, func(n string) bool {
+			return strings.HasSuffix(n,
+				"not counted: old kernel")
+		}); noted != (w.unknown != "") {
 			t.Errorf("%+v: notes %q", w, res.Notes)
 		}
 		if err := m.Close(); err != nil {
@@ -304,7 +313,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A look at the counters that fails does not switch the CPU limit off.
+// A failed sample does not switch the CPU limit off.
 func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	var looks atomic.Int32
 	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"wait": wait}), nil}
@@ -326,7 +335,7 @@ func TestCPULimitSurvivesFailedSamples(t *testing.T) {
 	}
 }
 
-// A program that ends before anybody has looked has used what it has used.
+// The CPU time of a program that ends before the first sample counts in full.
 func TestCPULimitOfAQuickProgram(t *testing.T) {
 	quick := func(p *conformance.FakeProcess) sandbox.Exit {
 		p.Use(monitor.Sample{CPUUser: 3 * time.Second, CPUSystem: 2 * time.Second})
@@ -334,7 +343,8 @@ func TestCPULimitOfAQuickProgram(t *testing.T) {
 	}
 	m := sandbox.NewManager(conformance.NewFake(map[string]conformance.Script{"quick": quick}), sandbox.Options{SampleInterval: -1})
 	defer m.Close()
-	for limit, want := range map[time.Duration]sandbox.Verdict{4 * time.Second: sandbox.VerdictCPULimit, 5 * time.Second: sandbox.VerdictOK, 0: sandbox.VerdictOK} {
+	for limit, want := range map[time.Duration]sandbox.Verdict{4 * time.Second: sandbox.VerdictCPULimit,
+		5 * time.Second: sandbox.VerdictOK, 0: sandbox.VerdictOK} {
 		id := create(t, m, sandbox.Spec{Limits: sandbox.Limits{CPUTime: limit, Wall: 20 * time.Second}})
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"quick"}}, sandbox.IO{})
 		if err != nil || res.Verdict != want {
@@ -343,7 +353,8 @@ func TestCPULimitOfAQuickProgram(t *testing.T) {
 	}
 }
 
-// A run that is cancelled because a directory of the host is full ends with disk_limit, whatever the program makes of SIGTERM; for any other
+// A run that is cancelled because a directory of the host is full ends with disk_limit, whatever the program makes of
+// SIGTERM; for any other
 // cause it is cancelled.
 func TestCancelledForAFullDisk(t *testing.T) {
 	polite := func(p *conformance.FakeProcess) sandbox.Exit {
@@ -368,8 +379,8 @@ func TestCancelledForAFullDisk(t *testing.T) {
 	}
 }
 
-// Whoever of several in a phase is told to end first takes the others along: they were all cancelled,
-// also one that hears of its end before it hears of the order.
+// The first process of a phase that is ordered to end also ends the others: all were cancelled, also a process that ends
+// before it gets the order.
 func TestNeighboursAreCancelledTogether(t *testing.T) {
 	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"wait": wait, "late": wait}), nil}
 	b.start = func(ctx context.Context, i sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
@@ -405,34 +416,38 @@ func TestNeighboursAreCancelledTogether(t *testing.T) {
 	}
 }
 
-// Limits that belong to a phase are those of whoever came first: the next one has them too, or asks for
-// others and is refused.
+// The first process of a phase sets the phase's limits: the next one has them too, or asks for others and is refused.
 func TestNeighboursShareLimits(t *testing.T) {
 	m, _ := newManager(t, map[string]conformance.Script{"wait": wait, "exit": exit})
 	id := create(t, m, sandbox.Spec{})
 	first := launch(t, m, id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}})
 	for name, p := range map[string]sandbox.Process{
 		"memory": {Limits: sandbox.Limits{Memory: 16 * sandbox.MiB}}, "pids": {Limits: sandbox.Limits{Processes: 3}},
-		"cpus": {Limits: sandbox.Limits{CPUs: 0.25}}, "cpu_time": {Limits: sandbox.Limits{CPUTime: time.Second}}, "network": {Network: sandbox.NetworkLocalhost},
+		"cpus": {Limits: sandbox.Limits{CPUs: 0.25}}, "cpu_time": {Limits: sandbox.Limits{CPUTime: time.Second}},
+		"network": {Network: sandbox.NetworkLocalhost},
 	} {
 		p.Args = []string{"exit"}
-		if _, err := m.Run(context.Background(), id, p, sandbox.IO{}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "another phase") {
+		if _, err := m.Run(context.Background(), id, p, sandbox.IO{}); !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "another phase") {
 			t.Errorf("%s: %v", name, err)
 		}
-		p.Phase = "own" // the control
+		p.Phase = "own" // the control experiment
 		if res, err := m.Run(context.Background(), id, p, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictOK {
 			t.Errorf("%s in a phase of its own: %+v, %v", name, res, err)
 		}
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}, Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 48, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"},
+		Limits: sandbox.Limits{Wall: time.Second, OpenFiles: 48, Memory: 64 * sandbox.MiB}}, sandbox.IO{})
 	if err != nil || res.Limits.Memory != 64*sandbox.MiB || res.Limits.OpenFiles != 48 || res.Limits.Wall != time.Second {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil || res.Limits.Memory != 64*sandbox.MiB {
+	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); err != nil ||
+		res.Limits.Memory != 64*sandbox.MiB {
 		t.Errorf("%+v, %v", res, err)
 	}
-	// One that hits its limit ends the phase; the other did nothing wrong.
-	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"}, Limits: sandbox.Limits{Wall: 20 * time.Millisecond}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictTimeLimit {
+	// A process that reaches its limit ends the phase; the other process is not at fault.
+	if res, err = m.Run(context.Background(), id, sandbox.Process{Args: []string{"wait"},
+		Limits: sandbox.Limits{Wall: 20 * time.Millisecond}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictTimeLimit {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res := <-first; res.Verdict != sandbox.VerdictCancelled {
@@ -440,7 +455,7 @@ func TestNeighboursShareLimits(t *testing.T) {
 	}
 }
 
-// A clean-up that failed is our failure, not a result.
+// A failed removal is an error, not a result.
 func TestFinishThatFails(t *testing.T) {
 	boom := errors.New("cgroup is busy")
 	b := &stubbed{conformance.NewFake(map[string]conformance.Script{"exit": exit}), nil}
@@ -451,12 +466,13 @@ func TestFinishThatFails(t *testing.T) {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()
 	id := create(t, m, sandbox.Spec{})
-	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); !errors.Is(err, boom) || res != nil {
+	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"exit"}}, sandbox.IO{}); !errors.Is(err, boom) ||
+		res != nil {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
 
-// Limits a script pretends to have touched decide the verdict as the table says.
+// Limits that a script reports as reached decide the verdict as the table says.
 func TestVerdictsOfTouchedLimits(t *testing.T) {
 	for want, s := range map[sandbox.Verdict]monitor.Sample{
 		sandbox.VerdictMemoryLimit: {OOMKills: 1}, sandbox.VerdictDiskLimit: {DiskFull: true}, sandbox.VerdictNonzeroExit: {ProcessLimitHits: 3},

@@ -1,6 +1,6 @@
 package sandbox
 
-// NetworkMode says what a process may reach.
+// NetworkMode is the network that a process can reach.
 type NetworkMode string
 
 // The network modes. The zero value means NetworkNone in a Spec, "as the Spec says" in a Process.

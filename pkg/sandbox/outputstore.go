@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// OutputStore is disk space for kept output that does not fit in memory, bounded for all runs together. Its files have no names: nothing
-// is left behind, however the process ends. Its methods may be called from many goroutines.
+// OutputStore is disk space for kept output that does not fit in memory, bounded for all runs together. Its files have
+// no names: none is left over, however the process ends. Its methods are safe for concurrent use.
 type OutputStore struct {
 	Dir   string // on disk; empty: a directory for temporary files that is no tmpfs, where there is one
 	Limit Size   // for all files; 0 is no limit
@@ -17,16 +17,17 @@ type OutputStore struct {
 	owners map[string]Size
 }
 
-// OutputSpace is what one owner may use of an OutputStore: as much as is left for the others, so that one alone can have half.
+// OutputSpace is the share of one owner in an OutputStore: as much as is left for the others, so that one alone can have
+// half.
 type OutputSpace struct {
 	store *OutputStore
 	owner string
 }
 
-// For is the space of an owner.
+// For returns the share of an owner.
 func (s *OutputStore) For(owner string) *OutputSpace { return &OutputSpace{s, owner} }
 
-// Used is how much of the limit is taken.
+// Used is the used part of the limit.
 func (s *OutputStore) Used() Size {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +64,7 @@ type spillFile struct {
 	once  sync.Once
 }
 
-// open makes a file; nil if it can not be made: less is kept then.
+// open makes a file; nil if that fails: less is kept then.
 func (o *OutputSpace) open() *spillFile {
 	file, err := openUnnamed(o.store.Dir)
 	if err != nil {

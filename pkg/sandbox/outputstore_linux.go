@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openUnnamed makes a file without a name. Without a directory it takes the first of the usual ones that is no tmpfs: a spill file in memory saves none.
+// openUnnamed makes a file without a name. Without a directory it takes the first of the usual ones that is no tmpfs: a
+// spill file in memory saves none.
 func openUnnamed(dir string) (*os.File, error) {
 	if dir == "" {
 		dir = os.TempDir()

@@ -14,8 +14,10 @@ import (
 
 func TestParseSize(t *testing.T) {
 	for in, want := range map[string]Size{
-		"512m": 512 * MiB, "256mb": 256 * MiB, "1g": GiB, "2gb": 2 * GiB, "1t": TiB, "1TiB": TiB, "1073741824": GiB, "0": 0, "1b": 1, "7k": 7 * KiB,
-		"7KB": 7 * KiB, "7kib": 7 * KiB, "1.5g": 3 * GiB / 2, " 10 MiB ": 10 * MiB, "0.5k": 512, ".5k": 512, "1.": 1, "9223372036854775807": math.MaxInt64, "8191p": 0,
+		"512m": 512 * MiB, "256mb": 256 * MiB, "1g": GiB, "2gb": 2 * GiB, "1t": TiB, "1TiB": TiB, "1073741824": GiB, "0": 0, "1b": 1,
+		"7k":  7 * KiB,
+		"7KB": 7 * KiB, "7kib": 7 * KiB, "1.5g": 3 * GiB / 2, " 10 MiB ": 10 * MiB, "0.5k": 512, ".5k": 512, "1.": 1,
+		"9223372036854775807": math.MaxInt64, "8191p": 0,
 	} {
 		got, err := ParseSize(in)
 		if strings.HasSuffix(in, "p") {
@@ -29,7 +31,8 @@ func TestParseSize(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		"", " ", "m", "-1", "+1", "-1m", "1e3", "0x10", "1_000", "1 2m", "1m2", "1..5m", ".", "1.5.5", "inf", "nan", "infm", "NaNg", "9223372036854775808",
+		"", " ", "m", "-1", "+1", "-1m", "1e3", "0x10", "1_000", "1 2m", "1m2", "1..5m", ".", "1.5.5", "inf", "nan", "infm", "NaNg",
+		"9223372036854775808",
 		"18446744073709551616", "8388608t", "9e18", "99999999999999999999t", "9223372036854775807.5", "1,5g", "١m", "1\x00m", "1mm", "1bm", "m1",
 	} {
 		if got, err := ParseSize(in); err == nil {
@@ -60,7 +63,8 @@ func FuzzParseSize(f *testing.F) {
 
 // What String writes is read back as the same size, to the two decimals it has.
 func TestSizeString(t *testing.T) {
-	for s, want := range map[Size]string{0: "0 B", 1023: "1023 B", KiB: "1 KiB", 1536: "1.5 KiB", 100 * MiB: "100 MiB", GiB: "1 GiB", 3 * TiB / 2: "1.5 TiB", 10 * GiB: "10 GiB"} {
+	for s, want := range map[Size]string{0: "0 B", 1023: "1023 B", KiB: "1 KiB", 1536: "1.5 KiB", 100 * MiB: "100 MiB", GiB: "1 GiB",
+		3 * TiB / 2: "1.5 TiB", 10 * GiB: "10 GiB"} {
 		if got := s.String(); got != want {
 			t.Errorf("%d is %q, want %q", uint64(s), got, want)
 		}
@@ -77,7 +81,8 @@ func TestSizeString(t *testing.T) {
 	})
 }
 
-// Every field of Limits has exactly one row in the table, under a name of its own, and what the row writes it reads back.
+// Every field of Limits has exactly one row in the table, under a name of its own, and the row reads back the text that
+// it writes.
 func TestLimitTable(t *testing.T) {
 	names := map[string]bool{}
 	for i := range reflect.TypeFor[Limits]().NumField() {
@@ -114,11 +119,13 @@ func TestLimitsValidate(t *testing.T) {
 	if err := DefaultLimits().Validate(big); err != nil {
 		t.Errorf("defaults: %v", err)
 	}
-	edge := Limits{Wall: maxDuration, Grace: 1, CPUs: 8, CPUTime: 1, Memory: 64 * GiB, Disk: 4 * TiB, Inodes: 1 << 28, Processes: maxProcesses, OpenFiles: maxOpenFiles, Output: GiB}
+	edge := Limits{Wall: maxDuration, Grace: 1, CPUs: 8, CPUTime: 1, Memory: 64 * GiB, Disk: 4 * TiB, Inodes: 1 << 28,
+		Processes: maxProcesses, OpenFiles: maxOpenFiles, Output: GiB}
 	if err := edge.Validate(big); err != nil {
 		t.Errorf("the most there is: %v", err)
 	}
-	least := Limits{Wall: 1, CPUs: minCPUs, Memory: minMemory, Disk: minDisk, Inodes: minInodes, Processes: 1, OpenFiles: minOpenFiles, Output: 1}
+	least := Limits{Wall: 1, CPUs: minCPUs, Memory: minMemory, Disk: minDisk, Inodes: minInodes, Processes: 1, OpenFiles: minOpenFiles,
+		Output: 1}
 	if err := least.Validate(big); err != nil {
 		t.Errorf("the least there is: %v", err)
 	}
@@ -127,11 +134,13 @@ func TestLimitsValidate(t *testing.T) {
 		field string
 		l     Limits
 	}{
-		{"timeout", Limits{Wall: -1}}, {"timeout", Limits{Wall: math.MinInt64}}, {"timeout", Limits{Wall: math.MaxInt64}}, {"timeout", Limits{Wall: maxDuration + 1}},
+		{"timeout", Limits{Wall: -1}}, {"timeout", Limits{Wall: math.MinInt64}}, {"timeout", Limits{Wall: math.MaxInt64}},
+		{"timeout", Limits{Wall: maxDuration + 1}},
 		{"grace", Limits{Grace: -time.Second}}, {"cpu-time", Limits{CPUTime: -1}}, {"cpu-time", Limits{CPUTime: math.MaxInt64}},
 		{"cpus", Limits{CPUs: -1}}, {"cpus", Limits{CPUs: math.NaN()}}, {"cpus", Limits{CPUs: math.Inf(1)}}, {"cpus", Limits{CPUs: math.Inf(-1)}},
 		{"cpus", Limits{CPUs: 8.01}}, {"cpus", Limits{CPUs: 0.001}}, {"cpus", Limits{CPUs: math.SmallestNonzeroFloat64}},
-		{"memory", Limits{Memory: 1}}, {"memory", Limits{Memory: huge}}, {"memory", Limits{Memory: math.MaxUint64}}, {"memory", Limits{Memory: 64*GiB + 1}},
+		{"memory", Limits{Memory: 1}}, {"memory", Limits{Memory: huge}}, {"memory", Limits{Memory: math.MaxUint64}},
+		{"memory", Limits{Memory: 64*GiB + 1}},
 		{"disk", Limits{Disk: 1}}, {"disk", Limits{Disk: huge}}, {"disk", Limits{Disk: math.MaxUint64}},
 		{"output-limit", Limits{Output: huge}}, {"output-limit", Limits{Output: GiB + 1}},
 		{"pids", Limits{Processes: -1}}, {"pids", Limits{Processes: math.MinInt}}, {"pids", Limits{Processes: math.MaxInt}},
@@ -154,7 +163,7 @@ func TestClamp(t *testing.T) {
 	if l.CPUs != 2 || l.Memory != 256*MiB || len(said) != 2 || !strings.Contains(said[1], "256 MiB") {
 		t.Errorf("%+v, %q", l, said)
 	}
-	// A result only says what concerns it.
+	// A result has only the notes that concern it.
 	tiny := Machine{CPUs: 1, Memory: 128 * MiB}
 	s, notes, err := Spec{}.complete(tiny, nil)
 	if err != nil || s.Limits.Memory != 128*MiB || len(notes) != 1 {
@@ -180,7 +189,8 @@ func TestLimitsOr(t *testing.T) {
 }
 
 func TestLimitsJSON(t *testing.T) {
-	got, err := json.Marshal(Limits{Wall: 1500 * time.Millisecond, Grace: time.Second, CPUs: 0.5, CPUTime: 2 * time.Second, Memory: 5, Disk: 6, Inodes: 7, Processes: 8, OpenFiles: 9, Output: 10})
+	got, err := json.Marshal(Limits{Wall: 1500 * time.Millisecond, Grace: time.Second, CPUs: 0.5, CPUTime: 2 * time.Second, Memory: 5,
+		Disk: 6, Inodes: 7, Processes: 8, OpenFiles: 9, Output: 10})
 	want := `{"timeout":1.5,"grace":1,"cpus":0.5,"cpu_time":2,"memory":5,"disk":6,"inodes":7,"pids":8,"open_files":9,"output_limit":10}`
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, want %s (%v)", got, want, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// Result is what happened in a run. Its JSON names are a promise.
+// Result is the outcome of a run. Its JSON names are stable.
 type Result struct {
 	Verdict    Verdict
 	Exit       Exit
@@ -21,12 +21,11 @@ type Result struct {
 	Isolation  Isolation
 	Image      *ImageRef // that the sandbox's root is; nil for none
 	Violations []Violation
-	// Notes are things worth knowing that are nobody's fault: defaults that were lowered, output
-	// that could not be spilled.
+	// Notes are facts that are not a fault of the program: lowered defaults, output that could not be spilled.
 	Notes []string
 }
 
-// Success reports whether the program ran to its end and said so.
+// Success reports whether the program ran to its end and exited with 0.
 func (r *Result) Success() bool { return r.Verdict == VerdictOK }
 
 // Close returns the disk space of the output, as Output.Close does. Without an OutputSpace there is none.
@@ -35,7 +34,7 @@ func (r *Result) Close() {
 	r.Stderr.Close()
 }
 
-// Document is a result as JSON. Its names are a promise; what has more to say embeds it.
+// Document is a result as JSON. Its names are stable; larger documents embed it.
 type Document struct {
 	Success         bool            `json:"success"`
 	Verdict         Verdict         `json:"verdict"`
@@ -64,7 +63,7 @@ type Document struct {
 	Notes           []string        `json:"notes,omitempty"`
 }
 
-// Document gives the promised names. Output that is not UTF-8 is written as base64, and says so.
+// Document converts the result. Output that is not UTF-8 is written as base64, with its encoding set.
 func (r *Result) Document() Document {
 	d := r.outline()
 	d.Stdout, d.StdoutEncoding = EncodeText(r.Stdout.Bytes())
@@ -90,7 +89,7 @@ func (r *Result) outline() Document {
 // MarshalJSON writes the Document.
 func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document()) }
 
-// headIfCut says where a truncated output was cut: the head's length, so a reader can split it.
+// headIfCut returns the length of the head of a truncated output, so that a reader can split it.
 func headIfCut(o Output) int {
 	if o.Truncated() {
 		return int(o.HeadLen())
@@ -98,7 +97,7 @@ func headIfCut(o Output) int {
 	return 0
 }
 
-// EncodeText writes bytes as JSON can hold them: as they are, or as base64, and says which.
+// EncodeText returns bytes as a JSON string can hold them: unchanged, or as base64 with the encoding's name.
 func EncodeText(b []byte) (text, encoding string) {
 	if utf8.Valid(b) {
 		return string(b), ""
@@ -106,13 +105,13 @@ func EncodeText(b []byte) (text, encoding string) {
 	return base64.StdEncoding.EncodeToString(b), "base64"
 }
 
-// Kinds of violations that are reported in a way of their own.
+// Kinds of violations that other code treats specially.
 const (
 	ViolationSyscall = "syscall"      // refused system calls
 	ViolationOutput  = "output_limit" // output that was not kept
 )
 
-// violationsOf lists the limits that were touched, whether or not they decided the verdict.
+// violationsOf lists the reached limits, whether or not they decided the verdict.
 func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
 	var v []Violation
 	if f.wallHit {
@@ -157,7 +156,7 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Outpu
 	return v
 }
 
-// elsewhere says where to find what the result leaves out.
+// elsewhere names the file with the output that the result leaves out.
 func elsewhere(o Output) string {
 	if o.File == "" {
 		return ""

@@ -13,9 +13,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
-// drainPatience is how long output may lag behind once a process is gone: for a live reader that
-// blocks after the run was cut short, and for pipes that a neighbour in the same phase holds open.
-const drainPatience = time.Second
+// drainTimeout is how long output may be outstanding after the end of its process: for a live reader that blocks after
+// the run was cut short, and for pipes that another process of the phase holds open.
+const drainTimeout = time.Second
 
 // run is one Manager.Run under way.
 type run struct {
@@ -25,19 +25,20 @@ type run struct {
 	rec  *recorder
 	full chan struct{} // closed when output was first dropped
 
-	ordered            atomic.Bool // to end, by a stop, a kill or a neighbour; set before any run hears of it
+	ordered            atomic.Bool // to end, by a stop, a kill or another run of the phase; set before any run gets the order
 	stopOnce, killOnce sync.Once
 	stopped, killed    chan struct{}
 	starting           context.Context // of the start alone: ends with the caller's, or when the run is killed
 	abandonStart       context.CancelFunc
-	over               chan struct{} // closed when do returns: whoever serves the run ends with it
+	over               chan struct{} // closed when do returns: the goroutines that serve the run end with it
 
 	mu  sync.Mutex
 	mon *monitor.Monitor
 }
 
 func newRun(ctx context.Context, c *container, p Process, io IO) *run {
-	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}), over: make(chan struct{})}
+	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}),
+		over: make(chan struct{})}
 	r.starting, r.abandonStart = context.WithCancel(ctx)
 	r.rec = newRecorder(p.Limits.Output, io.OnEvent, io.Spill, io.OutputSpace, func() { close(r.full) })
 	return r
@@ -52,11 +53,11 @@ func (r *run) metrics() (monitor.Metrics, bool) {
 	if r.mon == nil {
 		return monitor.Metrics{}, false
 	}
-	_, _ = r.mon.Peek() // what is known is told even if it can not be refreshed
+	_, _ = r.mon.Peek() // the last known values are returned if the sample fails
 	return r.mon.Metrics(), true
 }
 
-// do starts the process, watches it to its end and writes the result.
+// do starts the process, waits for its end and returns the result.
 func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	defer close(r.over)
 	defer r.abandonStart()
@@ -65,8 +66,8 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	r.tell(ctx, Event{Kind: EventPhase, Phase: r.p.Phase}, 0)
 	task, err := r.c.instance.Start(r.starting, &r.p)
 	if err != nil {
-		// What the program itself is to blame for is said all the same.
-		if r.calledOff() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
+		// A failure that the program caused is a result, also after a cancellation.
+		if r.isCancelled() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
 			return r.neverStarted(ctx, time.Since(began)), nil
 		}
 		return nil, err
@@ -87,23 +88,23 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	f, waitErr := r.watch(ctx, task)
 	ended := time.Now()
 
-	// The program is gone or about to be; what is left to do does not depend on the caller's ctx.
+	// The program has ended or is about to end; the remaining steps do not depend on the caller's ctx.
 	final, finishErr := task.Finish(context.WithoutCancel(ctx))
 	final.At = ended
 	if t, ok := task.(Timed); ok {
 		if took, known := t.Took(); known {
 			final.At = started.Add(took)
-			// Also when we slept through it, and heard of both at once.
+			// This includes a supervisor that was suspended, and learns of the end and the timeout at the same time.
 			f.wallHit = f.wallHit || took > r.p.Limits.Wall && !f.cancelled && !f.cpuHit && !f.outputKilled
 		}
 	}
-	// The same of its CPU time: it may have been spent, and the program have ended, before anybody could look.
+	// The CPU time may also have been used up by a program that ended before the first sample.
 	if most := r.p.Limits.CPUTime; most > 0 && final.CPUUser+final.CPUSystem > most && !f.cancelled && !f.wallHit && !f.outputKilled {
 		f.cpuHit = true
 	}
 	summary := mon.Finish(final)
 	cutShort := f.cancelled || f.wallHit || f.cpuHit || f.outputKilled
-	listening := r.awaitOutput(ctx, task, drained, cutShort)
+	listening := r.waitForOutput(ctx, task, drained, cutShort)
 	if err := errors.Join(waitErr, finishErr); err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull || overCap || len(fullVolumes) > 0
 	if r.p.KillOnOutput {
 		select {
-		case <-r.full: // also when the program ended before it could be ended
+		case <-r.full: // also if the program ended before the kill
 			f.outputKilled = true
 		default:
 		}
@@ -135,18 +136,18 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	touched := len(res.Violations)
 	if w, ok := task.(Witness); ok {
 		refused, unknown := w.Refused()
-		res.Violations = append(res.Violations, refused...) // these were events when they happened
+		res.Violations = append(res.Violations, refused...) // events reported these when they occurred
 		if unknown != "" {
 			res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "refused system calls were not counted: "+unknown)
 		}
 	}
 	for i := range touched {
 		if !listening {
-			break // a reader that is stuck hears no more
+			break // a blocked reader gets no more events
 		}
 		patience := time.Duration(0)
 		if cutShort {
-			patience = drainPatience
+			patience = drainTimeout
 		}
 		listening = r.tell(ctx, Event{Kind: EventViolation, Violation: &res.Violations[i]}, patience)
 	}
@@ -161,7 +162,8 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "output could not be spilled whole: "+err.Error())
 	}
 	if r.rec.short() {
-		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "less output was kept than output_limit allows: there was no disk space left for it")
+		res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)],
+			"less output was kept than output_limit allows: there was no disk space left for it")
 	}
 	res.Violations = append(res.Violations, full.violation()...)
 	r.c.mu.Lock()
@@ -173,7 +175,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 // signalFileSize is SIGXFSZ, which not every system has that this compiles for.
 const signalFileSize = 25
 
-// measured is what the program was found to have; not every backend looks at its programs.
+// measured returns the measured isolation of the program; not every backend measures its programs.
 func measured(task Task) (iso Isolation, known bool) {
 	if m, ok := task.(Measured); ok {
 		return m.Isolation()
@@ -181,8 +183,8 @@ func measured(task Task) (iso Isolation, known bool) {
 	return iso, false
 }
 
-// isolation is what the program was found to have or, where its backend looks at none, what its sandbox has. The disk is the
-// sandbox's, and is judged by how the host's disk is now.
+// isolation returns the measured isolation of the program or, from a backend that measures none, that of its sandbox.
+// The disk is the sandbox's, and is judged by the present state of the host's disk.
 func (r *run) isolation(task Task) Isolation {
 	whole := r.c.isolation()
 	iso, known := measured(task)
@@ -201,17 +203,17 @@ func (r *run) isolation(task Task) Isolation {
 	return iso
 }
 
-// check ends a program that was found to have less than its sandbox must have.
+// check ends a program whose measured isolation is weaker than its sandbox must have.
 func (r *run) check(ctx context.Context, task Task) error {
 	iso, known := measured(task)
 	if !known {
-		return nil // the sandbox was checked when it was made
+		return nil // Create has checked the sandbox
 	}
 	err := iso.Check(r.c.spec.Require, r.c.spec.Strict)
 	if err == nil {
 		return nil
 	}
-	if iso.Check(r.c.spec.Require, false) != nil { // nothing that the caller could accept
+	if iso.Check(r.c.spec.Require, false) != nil { // no flag of the caller accepts this
 		err = &Error{Op: "measure the started program", Stage: "isolation", Err: errors.New(err.Error())}
 	}
 	_ = task.Kill()
@@ -220,14 +222,17 @@ func (r *run) check(ctx context.Context, task Task) error {
 	return errors.Join(err, waitErr, finishErr)
 }
 
-// lostNote tells a program that somebody on the host has ended from one that ended by a signal of its own.
-const lostNote = "the sandbox's init was killed from outside, and the program with it: by somebody on the host, or by the kernel when the host's memory ran out; look at the host's log"
+// lostNote distinguishes a program that a process of the host killed from one that ended by a signal of its own.
+const lostNote = "the sandbox's init was killed from outside, and the program with it: by a process of the host," +
+	" or by the kernel when the host's memory ran out; look at the host's log"
 
-// lostOnGVisor is the same where a program can do it as well: that kernel lets it signal the first process, and ends with its limits.
-const lostOnGVisor = "the sandbox's init or its kernel was ended, and the program with it: by the program itself, by a limit on what the sandbox is made of, or by somebody on the host"
+// lostOnGVisor is the note for gVisor, where a program can do the same: its kernel lets the program signal the first
+// process, and ends with its limits.
+const lostOnGVisor = "the sandbox's init or its kernel was ended, and the program with it: by the program itself," +
+	" by a limit on the parts of the sandbox, or by a process of the host"
 
-// calledOff reports whether somebody wanted the run to end while it was being started.
-func (r *run) calledOff() bool {
+// isCancelled reports whether the run was ordered to end while it was being started.
+func (r *run) isCancelled() bool {
 	select {
 	case <-r.stopped:
 		return true
@@ -236,7 +241,7 @@ func (r *run) calledOff() bool {
 	}
 }
 
-// neverStarted is the result of a run that was called off while its process was being started.
+// neverStarted is the result of a run that was cancelled while its process was being started.
 func (r *run) neverStarted(ctx context.Context, startup time.Duration) *Result {
 	f := facts{cancelled: true, exit: Exit{Signal: int(syscall.SIGKILL)}}
 	full := f.nameCause(ctx)
@@ -247,8 +252,8 @@ func (r *run) neverStarted(ctx context.Context, startup time.Duration) *Result {
 	}
 }
 
-// tell hands an event to the live reader and waits until it was taken, or until somebody wants the
-// run to end, or patience (0 is no end of it) is over: a reader that blocks does not hold that up.
+// tell hands an event to the live reader and waits until the reader has taken it, until the run is ordered to end, or
+// until patience (0 is unlimited) is over: a blocked reader does not delay the end.
 func (r *run) tell(ctx context.Context, ev Event, patience time.Duration) (taken bool) {
 	if r.io.OnEvent == nil {
 		return true
@@ -270,23 +275,23 @@ func (r *run) tell(ctx context.Context, ev Event, patience time.Duration) (taken
 	case <-r.stopped:
 	case <-r.killed:
 	}
-	select { // what called the run off may have come long before
+	select { // the order to end may be older than this call
 	case <-done:
 		return true
-	case <-time.After(drainPatience / 20):
+	case <-time.After(drainTimeout / 20):
 		return false
 	}
 }
 
-// connect starts the pumps: caller's stdin to the process, its output to the recorder, refused calls to the live
-// reader. The channel closes when both outputs have ended, and nothing more can be refused.
+// connect starts the copying of the caller's stdin to the process, of its output to the recorder, and of refused calls
+// to the live reader. The channel closes when both outputs have ended, and no more call can be refused.
 func (r *run) connect(task Task) <-chan struct{} {
 	if in := task.Stdin(); in != nil {
 		if r.io.Stdin == nil {
-			_ = in.Close() // an empty input; the process may be gone already, and that is its affair
+			_ = in.Close() // an empty input; the process may have ended already
 		} else {
-			// Not waited for: a caller's reader may block for ever (a terminal, an open pipe).
-			// Finish closes the other end, so a write never blocks beyond the process's life.
+			// The run does not wait for this goroutine: a caller's reader may block for ever (a terminal, an open pipe).
+			// Finish closes the other end, so a write never blocks beyond the end of the process.
 			go func() {
 				defer in.Close()
 				_, _ = io.Copy(in, r.io.Stdin) // ends with EPIPE when the program stops reading
@@ -315,7 +320,7 @@ func (r *run) connect(task Task) <-chan struct{} {
 					if !ok {
 						return
 					}
-					_ = task.Signal(sig, Main) // it may be gone already
+					_ = task.Signal(sig, Main) // the process may have ended already
 				case <-r.over:
 					return
 				}
@@ -355,24 +360,23 @@ func (r *run) pump(stream int, from io.Reader) {
 		if n > 0 {
 			r.rec.Write(stream, (*buf)[:n])
 		}
-		if err != nil { // EOF; or EIO, which is how a terminal says it
+		if err != nil { // EOF; or EIO, the end of a terminal
 			return
 		}
 	}
 }
 
-// leftover is the most a pipe can still hold when the program is gone; what comes beyond that is
-// written by somebody else.
+// leftover is the most a pipe can still hold after the program's end; bytes beyond that come from another writer.
 const leftover = 1<<20 + 64<<10
 
-// awaitOutput waits until all output was read and handed on, and closes the outputs. A live reader may
-// take its time with the output of a program that ended by itself; it may not hold up the end of one
-// that was cut short, nor may a neighbour in the same phase that has inherited the pipe.
-func (r *run) awaitOutput(ctx context.Context, task Task, drained <-chan struct{}, cutShort bool) (whole bool) {
+// waitForOutput waits until all output is read and handed on, and closes the outputs. A live reader may take its time with
+// the output of a program that ended by itself. Neither the reader nor another process of the phase that inherited the
+// pipe may delay the end of a program that was cut short.
+func (r *run) waitForOutput(ctx context.Context, task Task, drained <-chan struct{}, cutShort bool) (whole bool) {
 	defer func() {
 		for _, out := range []io.Closer{task.Stdout(), task.Stderr()} {
 			if out != nil {
-				_ = out.Close() // a reader that is still there gives up; nothing more is expected of it
+				_ = out.Close() // ends a reader that still waits; no more output is expected
 			}
 		}
 		if r.io.OnEvent == nil {
@@ -380,16 +384,16 @@ func (r *run) awaitOutput(ctx context.Context, task Task, drained <-chan struct{
 		}
 	}()
 	select {
-	case <-drained: // nearly always
+	case <-drained: // the usual case
 		return true
 	default:
 	}
-	const tick = drainPatience / 50
+	const tick = drainTimeout / 50
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	cancelled, stopped, killed := ctx.Done(), r.stopped, r.killed
 	ended := r.rec.written()
-	for patience := drainPatience; patience > 0; {
+	for patience := drainTimeout; patience > 0; {
 		select {
 		case <-drained:
 			return true
@@ -408,7 +412,7 @@ func (r *run) awaitOutput(ctx context.Context, task Task, drained <-chan struct{
 	return false
 }
 
-// watch waits for the process to end, and sees to it that it does when a limit or the caller says so.
+// watch waits for the end of the process, and ends it at a limit or by order of the caller.
 func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 	type ending struct {
 		exit Exit
@@ -432,10 +436,10 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 	}
 	done, stopped, killed := ctx.Done(), r.stopped, r.killed
 
-	// The first reason to end is the one that is reported; later ones are not looked at.
+	// The first reason to end is reported; later ones are ignored.
 	end := func(reason *bool) {
 		*reason = true
-		r.c.takeAlong(r)
+		r.c.endNeighbours(r)
 		done, stopped, full = nil, nil, nil
 		wall.Stop()
 		cpu.stop()
@@ -449,13 +453,13 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 		select {
 		case e := <-ended:
 			f.exit = e.exit
-			// A neighbour in the phase may have been told first, and have taken this one along.
+			// Another run of the phase may have had the order first, and have ended this one.
 			f.cancelled = f.cancelled || r.ordered.Load() && !(f.wallHit || f.cpuHit || f.outputKilled)
 			return f, e.err
 		case <-wall.C:
 			end(&f.wallHit)
 		case <-cpu.due():
-			// A look that failed is repeated: the group may be busy, and the limit still holds.
+			// A failed sample is repeated: the cgroup may be busy, and the limit still holds.
 			s, err := task.Sample()
 			if err != nil {
 				cpu.again()
@@ -479,8 +483,8 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 	}
 }
 
-// cpuWatch looks at the CPU time used no more often than needed: never before the budget could
-// have been spent on all allowed cores.
+// cpuWatch samples the CPU time no more often than needed: never before the budget could have been spent on all allowed
+// cores.
 type cpuWatch struct {
 	limits Limits
 	timer  *time.Timer
@@ -514,7 +518,7 @@ func (w *cpuWatch) over(s monitor.Sample) bool {
 	return false
 }
 
-// again looks once more in a while.
+// again schedules the next sample.
 func (w *cpuWatch) again() { w.timer.Reset(10 * time.Millisecond) }
 
 func (w *cpuWatch) stop() {

@@ -2,13 +2,13 @@ package sandbox
 
 import "strconv"
 
-// User is who a process is inside the sandbox. Outside it is always somebody unprivileged.
+// User has the ids of a process inside the sandbox. Its ids on the host are always unprivileged.
 type User struct {
 	UID int `json:"uid"`
 	GID int `json:"gid"`
 }
 
-// DefaultUser is who runs when nobody else is named.
+// DefaultUser is the user of a spec that names none.
 var DefaultUser = User{UID: 1000, GID: 1000}
 
 const maxID = 65533 // 65534 is the overflow id: files of unmapped owners show it

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Spec is a sandbox as data: everything a backend needs to build it, and nothing that changes
-// while it lives. Its zero value is a sandbox with every default.
+// Spec is a sandbox as data: everything a backend needs to build it; none of it changes during the sandbox's life. The
+// zero value is a sandbox with every default.
 type Spec struct {
 	Root         Root              `json:"root"`
 	WritableRoot bool              `json:"writable_root,omitempty"` // throw-away changes anywhere, not only in the scratch
@@ -25,35 +25,37 @@ type Spec struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	Require      Tier              `json:"require,omitempty"` // refuse below; default container
 	Strict       bool              `json:"strict,omitempty"`  // refuse unless nothing is missing
-	// Ahead are the processes that are sure to be started in the sandbox, in their order, where that is known. It changes nothing but
-	// how soon they start: a backend that keeps sandboxes ready may give one in which they wait (Process.Warm). What is ready may go to
-	// somebody else: nothing of the request is in them but what they would all have. Their Env is whole: the sandbox's is not added.
+	// Ahead are the processes that are sure to start in the sandbox, in their order, where that is known. They only
+	// change how soon the processes start: a backend with pooled sandboxes may return one in which they wait
+	// (Process.Warm). A pooled sandbox may go to another request, so it has nothing of this request but the settings
+	// that all of its shape share. Their Env is complete: the sandbox's is not added.
 	Ahead []Process `json:"-"`
 }
 
-// Root is what "/" is made of: paths of the host (its toolchains), a directory that holds a whole
-// root file system, or an image that the backend keeps itself. Each is only ever read.
+// Root is the source of "/": paths of the host (its toolchains), a directory with a whole root file system, or an image
+// of the backend's own store. Each is only read.
 type Root struct {
 	HostPaths []string `json:"host_paths,omitempty"` // default: the host's system directories
 	Dir       string   `json:"dir,omitempty"`
-	// Image is a reference for backends that keep images of their own (docker). Others are given the Dir of an unpacked one.
+	// Image is a reference for backends with an image store of their own (docker). Others get the Dir of an unpacked
+	// image.
 	Image string `json:"image,omitempty"`
-	// Add is shown besides: toolchains that are not in a system directory.
+	// Add lists further mounts: toolchains that are not in a system directory.
 	Add []Mount `json:"add,omitempty"`
-	// From says which image Dir or Image is, where it is one: for what results and errors report; and links of an image are covered where the
-	// scratch belongs, which in another Dir are refused.
+	// From names the image of Dir or Image, where it is one: for results and errors. Links of an image in the places of
+	// the scratch are covered; in another Dir they are refused.
 	From ImageRef `json:"from,omitzero"`
 }
 
-// ImageRef names an image: as it was asked for, and what it was found to be.
+// ImageRef names an image: by the reference of the request, and by its digests.
 type ImageRef struct {
 	Reference string `json:"reference"`
 	ID        string `json:"id,omitempty"`     // digest of its configuration
-	Digest    string `json:"digest,omitempty"` // of its manifest: what a registry knows it by
+	Digest    string `json:"digest,omitempty"` // of its manifest: its name in an image registry
 }
 
-// Mount shows a directory or file of the host in a root, read-only and as it is. Unlike a volume it is not for the
-// sandbox's user to own.
+// Mount shows a directory or file of the host in a root, read-only and with its owners. Unlike a volume it does not
+// belong to the sandbox's user.
 type Mount struct {
 	Source string `json:"source"` // absolute, without symlinks or ".."
 	Target string `json:"target"` // absolute, in no directory of the sandbox's own
@@ -69,8 +71,8 @@ const (
 
 // Process is one command to run in a sandbox.
 type Process struct {
-	// Phase names the pid namespace and cgroup the process lives in ("compile", "run").
-	// Processes that name a phase which is alive join it, and its limits; otherwise it is made.
+	// Phase names the pid namespace and cgroup of the process ("compile", "run"). A process that names a running phase
+	// joins it, and its limits; otherwise the backend makes the phase.
 	Phase   string            `json:"phase,omitempty"` // default "run"
 	Args    []string          `json:"args"`
 	Env     map[string]string `json:"env,omitempty"`     // on top of the sandbox's
@@ -78,11 +80,11 @@ type Process struct {
 	Limits  Limits            `json:"limits"`            // fields left zero are the sandbox's
 	Network NetworkMode       `json:"network,omitempty"` // default: the sandbox's
 	TTY     *TTY              `json:"tty,omitempty"`     // run on a terminal of its own
-	// Followed: another phase is to follow at once. A backend may make it ready meanwhile.
+	// Followed: another phase follows at once. A backend may prepare it meanwhile.
 	Followed bool `json:"followed,omitempty"`
 	// KillOnOutput ends the run when a stream exceeds its limit instead of dropping the middle.
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
-	// Warm says how such a process can be made ready beforehand; nil is not at all.
+	// Warm describes how such a process can be prepared in advance; nil: it can not.
 	Warm *Warm `json:"-"`
 }
 
@@ -92,7 +94,7 @@ type TTY struct {
 	Cols uint16 `json:"cols"`
 }
 
-// DefaultPhase is where processes live that name none.
+// DefaultPhase is the phase of processes that name none.
 const DefaultPhase = "run"
 
 const (
@@ -123,7 +125,7 @@ func isHostname(s string) bool {
 	return consistsOf(s, lowerCase+upperCase+digits+".-", 64) && strings.Trim(s, ".-") == s
 }
 
-// complete returns the spec with every default filled in, or says what is wrong with it.
+// complete returns the spec with every default filled in, or an error for an invalid field.
 func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) {
 	if err := s.Limits.Validate(m); err != nil {
 		return s, nil, err
@@ -143,7 +145,7 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	return s, said, s.validate(volumeRoots)
 }
 
-// completeAhead fills in what the processes that are to come leave to their sandbox. What is wrong with one is said when it is run.
+// completeAhead fills in the sandbox's defaults in the prepared processes. Run reports the errors of an invalid one.
 func (s Spec) completeAhead(m Machine) []Process {
 	s.Env = nil
 	var list []Process
@@ -237,11 +239,11 @@ func (r Root) validate() error {
 	return nil
 }
 
-// lies reports whether a path is a directory, or in it.
+// lies reports whether a path is the directory, or lies in it.
 func lies(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// validateAdd holds what is added to a root against all else that has a place in it: nothing may cover, or be covered by,
-// something that was asked for as well.
+// validateAdd checks the added mounts against everything else that has a place in the root: none may cover another
+// requested path, or be covered by one.
 func (r Root) validateAdd(volumes []Volume) error {
 	if len(r.Add) > maxAdded {
 		return Invalid("root", "%d mounts are added; the most is %d", len(r.Add), maxAdded)
@@ -300,8 +302,8 @@ func validateEnv(env map[string]string) error {
 	return nil
 }
 
-// join gives the process what it shares with one that runs in its phase already: the phase's processor time,
-// memory, number of processes and network. Asking for others is an error, because they would not be enforced.
+// join gives the process the limits that it shares with a running process of its phase: processor time, memory, number
+// of processes and network. A request for other values is an error, because they would not be enforced.
 func (p *Process) join(neighbour, asked *Process) error {
 	conflict := func(name string, has any) error {
 		return &Error{
@@ -325,7 +327,7 @@ func (p *Process) join(neighbour, asked *Process) error {
 	return nil
 }
 
-// complete fills in what the process leaves to its sandbox.
+// complete fills in the sandbox's defaults.
 func (p Process) complete(s Spec, m Machine) (Process, error) {
 	if err := p.Limits.Validate(m); err != nil {
 		return p, err
@@ -381,7 +383,7 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 	return p, nil
 }
 
-// Environ is the process's environment as execve takes it, sorted so that runs are alike.
+// Environ is the process's environment as execve takes it, sorted so that all runs have the same order.
 func (p Process) Environ() []string {
 	env := make([]string, 0, len(p.Env))
 	for k, v := range p.Env {

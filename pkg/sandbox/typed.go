@@ -2,8 +2,8 @@ package sandbox
 
 import "io"
 
-// TypedInput is what is fed to a terminal. A terminal has no end of input that can be closed without hanging up, so the end of from is typed
-// (Ctrl-D), and then there is silence until over is closed. Where a person types, the end is theirs to type.
+// TypedInput is the input of a terminal. A terminal has no end of input that can be closed without hanging up, so the
+// end of from is typed (Ctrl-D), and reads then block until over is closed. A person at a terminal types the end.
 func TypedInput(from io.Reader, person bool, over <-chan struct{}) io.Reader {
 	return &typed{from: from, person: person, over: over}
 }

@@ -22,7 +22,8 @@ func TestTypedInput(t *testing.T) {
 		{"a", false, "a\x04\x04"},
 		{"a", true, "a"},
 	} {
-		for name, from := range map[string]io.Reader{"at once": strings.NewReader(c.in), "by bytes": iotest.OneByteReader(strings.NewReader(c.in)), "end with data": iotest.DataErrReader(strings.NewReader(c.in))} {
+		for name, from := range map[string]io.Reader{"at once": strings.NewReader(c.in),
+			"by bytes": iotest.OneByteReader(strings.NewReader(c.in)), "end with data": iotest.DataErrReader(strings.NewReader(c.in))} {
 			if got, err := io.ReadAll(TypedInput(from, c.person, over)); err != nil || string(got) != c.want {
 				t.Errorf("%q %s: %q, %v", c.in, name, got, err)
 			}
@@ -30,7 +31,7 @@ func TestTypedInput(t *testing.T) {
 	}
 }
 
-// The end comes only with that of the program.
+// The input ends only with the program.
 func TestTypedInputLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := make(chan struct{})

@@ -28,8 +28,7 @@ var sizeUnits = map[string]Size{
 	"t": TiB, "tb": TiB, "tib": TiB,
 }
 
-// ParseSize reads "512m", "256mb", "1g", "1.5GiB", "1t" or plain bytes. Units are powers of 1024,
-// as everywhere in this field.
+// ParseSize reads "512m", "256mb", "1g", "1.5GiB", "1t" or plain bytes. Units are powers of 1024.
 func ParseSize(s string) (Size, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
 	split := strings.LastIndexAny(text, "0123456789.") + 1
@@ -81,7 +80,8 @@ type quantity interface {
 
 var errNotPositive = errors.New("must be more than zero")
 
-// Positive makes a parser refuse zero and less. A zero would mean "the default" in a request, which is not what a user who writes it wants.
+// Positive makes a parser refuse zero and less. A zero would mean "the default" in a request; a user who writes it means
+// something else.
 func Positive[T quantity](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if strings.HasPrefix(strings.TrimSpace(s), "-") {
@@ -116,7 +116,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseCores reads a number of cores, or of another thing that comes in parts.
+// ParseCores reads a number of cores, or another decimal number.
 func ParseCores(s string) (float64, error) {
 	if !IsDecimal(s) {
 		return 0, errors.New("not a number of cores; write it like 1, 0.5 or 2")

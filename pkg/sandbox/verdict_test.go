@@ -21,13 +21,13 @@ func TestJudge(t *testing.T) {
 		{facts{outputKilled: true, oomKills: 1, diskFull: true, exit: killed}, VerdictMemoryLimit},
 		{facts{outputKilled: true, diskFull: true, exit: killed}, VerdictDiskLimit},
 		{facts{outputKilled: true, exit: killed}, VerdictOutputLimit},
-		// A limit that was touched explains a failure, and nothing else.
+		// A reached limit explains a failure, and nothing else.
 		{facts{oomKills: 1}, VerdictOK},
 		{facts{diskFull: true}, VerdictOK},
 		{facts{oomKills: 1, diskFull: true}, VerdictOK},
 		{facts{oomKills: 1, exit: failed}, VerdictMemoryLimit},
 		{facts{diskFull: true, exit: failed}, VerdictDiskLimit},
-		// Who was told to end is judged by that, even if it said goodbye nicely.
+		// The order to end decides the verdict, also if the program exits with 0.
 		{facts{cancelled: true}, VerdictCancelled},
 		{facts{wallHit: true}, VerdictTimeLimit},
 		{facts{cpuHit: true}, VerdictCPULimit},
@@ -68,9 +68,12 @@ func TestCLICode(t *testing.T) {
 		e    Exit
 		want int
 	}{
-		{VerdictOK, Exit{}, 0}, {VerdictNonzeroExit, Exit{Code: 42}, 42}, {VerdictSignaled, Exit{Signal: 9}, 137}, {VerdictSignaled, Exit{Signal: 11}, 139},
-		{VerdictTimeLimit, Exit{Signal: 9}, 124}, {VerdictTimeLimit, Exit{}, 124}, {VerdictCPULimit, Exit{Signal: 15}, 124}, {VerdictMemoryLimit, Exit{Code: 1}, 137},
-		{VerdictDiskLimit, Exit{Code: 5}, 5}, {VerdictDiskLimit, Exit{Signal: 7}, 135}, {VerdictOutputLimit, Exit{Signal: 9}, 143}, {VerdictOutputLimit, Exit{}, 143}, {VerdictCompileError, Exit{Code: 2}, 1},
+		{VerdictOK, Exit{}, 0}, {VerdictNonzeroExit, Exit{Code: 42}, 42}, {VerdictSignaled, Exit{Signal: 9}, 137},
+		{VerdictSignaled, Exit{Signal: 11}, 139},
+		{VerdictTimeLimit, Exit{Signal: 9}, 124}, {VerdictTimeLimit, Exit{}, 124}, {VerdictCPULimit, Exit{Signal: 15}, 124},
+		{VerdictMemoryLimit, Exit{Code: 1}, 137},
+		{VerdictDiskLimit, Exit{Code: 5}, 5}, {VerdictDiskLimit, Exit{Signal: 7}, 135}, {VerdictOutputLimit, Exit{Signal: 9}, 143},
+		{VerdictOutputLimit, Exit{}, 143}, {VerdictCompileError, Exit{Code: 2}, 1},
 		{VerdictCancelled, Exit{Signal: 15}, 130}, {VerdictInternalError, Exit{}, 125},
 	} {
 		if got := CLICode(c.v, c.e); got != c.want {

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Volume shows a directory or file of the host inside the sandbox. A writable one is id-mapped:
-// the sandbox's user acts as the owner of the source, and as nobody else.
+// Volume shows a directory or file of the host inside the sandbox. A writable volume is id-mapped: the sandbox's user
+// has the rights of the owner of the source, and of no other user.
 type Volume struct {
 	Source   string `json:"source"` // absolute, without symlinks or ".."
 	Target   string `json:"target"` // absolute
 	Writable bool   `json:"writable"`
-	// Cap is the most that a writable volume may hold; 0 is no cap. Either the kernel enforces it (Quota), or the volume's owner polls
-	// it. Then the sandbox helps: no process makes a file larger than it (RLIMIT_FSIZE, which holds for files elsewhere as well) or
-	// takes space ahead of writing it (fallocate).
+	// Cap is the most that a writable volume may hold; 0 is no cap. Either the kernel enforces it (Quota), or the
+	// volume's owner polls it. For a polled cap the sandbox refuses files that are larger than the cap (RLIMIT_FSIZE,
+	// which holds for files elsewhere as well) and the reservation of space (fallocate).
 	Cap Size `json:"-"`
 	// Quota is set where the kernel enforces Cap.
 	Quota Quota `json:"-"`
@@ -26,11 +26,11 @@ type Volume struct {
 
 // Quota is a cap of a volume that the kernel enforces.
 type Quota interface {
-	// Full reports whether so little is left below the cap that a write may have failed.
+	// Full reports whether the space below the cap is so small that a write may have failed.
 	Full() bool
 }
 
-// VolumeCap is the smallest cap of the volumes that is polled; 0 where none is.
+// VolumeCap is the smallest polled cap of the volumes; 0 for none.
 func (s *Spec) VolumeCap() Size {
 	if v := s.polledVolume(); v != nil {
 		return v.Cap
@@ -38,7 +38,7 @@ func (s *Spec) VolumeCap() Size {
 	return 0
 }
 
-// polledVolume is the volume with the smallest cap that is polled, or nil.
+// polledVolume is the volume with the smallest polled cap, or nil.
 func (s *Spec) polledVolume() (least *Volume) {
 	for i, v := range s.Volumes {
 		if v.Cap > 0 && v.Quota == nil && (least == nil || v.Cap < least.Cap) {
@@ -61,7 +61,8 @@ func (s *Spec) fullVolumes() (full []Violation) {
 
 // OverCap is the violation of a process that would have made a file larger than VolumeCap.
 func (s *Spec) OverCap() Violation {
-	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap", Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
+	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap",
+		Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
 }
 
 // DiskFullError as the cause of a cancelled context gives the run the verdict disk_limit instead of cancelled: a directory of the host that
@@ -81,7 +82,7 @@ func (e *DiskFullError) violation() []Violation {
 	return []Violation{{Kind: "disk", Count: 1, Allow: e.Allow, Detail: e.Detail}}
 }
 
-// ParseVolume reads host:dest[:ro|rw]; read-only unless rw is said.
+// ParseVolume reads host:dest[:ro|rw]; the default is ro.
 func ParseVolume(s string) (Volume, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -108,7 +109,7 @@ func (v Volume) String() string {
 	return fmt.Sprintf("%s:%s:%s", v.Source, v.Target, mode)
 }
 
-// reservedTargets belong to the sandbox itself: covering them would take a wall away.
+// reservedTargets belong to the sandbox itself: a volume that covers them would remove a control.
 var reservedTargets = []string{"/proc", "/dev", "/sys"}
 
 func (v Volume) validate() error {
@@ -163,7 +164,7 @@ func validatePath(field, p string) error {
 	return nil
 }
 
-// validateInside checks a path that is meant inside the sandbox.
+// validateInside checks a path inside the sandbox.
 func validateInside(field, p string) error {
 	if err := validatePath(field, p); err != nil {
 		return err

@@ -25,8 +25,10 @@ func TestParseVolume(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		"", "/a", ":", "::", "/a:", ":/b", "a:/b", "/a:b", "/a:/b:", "/a:/b:xx", "/a:/b:RW", "/a:/b:ro:rw", "/a/../b:/c", "/..:/c", "/a/..:/c", "/a:/b/../c",
-		"/a:/b/", "/a://b", "/a:/./b", "/a:/", "/a:/proc", "/a:/proc/x", "/a:/dev/shm", "/a:/sys", "/a\x00:/b", "/a:/b\x00", "/a:/" + strings.Repeat("x", 256),
+		"", "/a", ":", "::", "/a:", ":/b", "a:/b", "/a:b", "/a:/b:", "/a:/b:xx", "/a:/b:RW", "/a:/b:ro:rw", "/a/../b:/c", "/..:/c",
+		"/a/..:/c", "/a:/b/../c",
+		"/a:/b/", "/a://b", "/a:/./b", "/a:/", "/a:/proc", "/a:/proc/x", "/a:/dev/shm", "/a:/sys", "/a\x00:/b", "/a:/b\x00", "/a:/" +
+			strings.Repeat("x", 256),
 		"/a:/" + strings.Repeat("x/", 2100) + "x", "/" + strings.Repeat("x", 5000) + ":/b",
 	} {
 		if v, err := ParseVolume(in); !errors.Is(err, ErrInvalid) {
@@ -69,7 +71,8 @@ func TestWithin(t *testing.T) {
 	}{
 		{"/anything", nil, true},
 		{"/a", []string{"/a"}, true}, {"/a/b", []string{"/a"}, true}, {"/a/b", []string{"/x", "/a/"}, true}, {"/a/b", []string{"/"}, true},
-		{"/ab", []string{"/a"}, false}, {"/", []string{"/a"}, false}, {"/b", []string{"/a", "/c"}, false}, {"/a/b", []string{"/a/b/c"}, false}, {"/A", []string{"/a"}, false},
+		{"/ab", []string{"/a"}, false}, {"/", []string{"/a"}, false}, {"/b", []string{"/a", "/c"}, false},
+		{"/a/b", []string{"/a/b/c"}, false}, {"/A", []string{"/a"}, false},
 	} {
 		if got := (Volume{Source: c.source}).within(c.roots); got != c.want {
 			t.Errorf("%q in %q: %v", c.source, c.roots, got)
@@ -85,7 +88,8 @@ func TestSpecVolumes(t *testing.T) {
 	if err := check(nil, Volume{Source: "/a", Target: "/b"}, Volume{Source: "/a", Target: "/c"}); err != nil {
 		t.Error(err)
 	}
-	if err := check(nil, Volume{Source: "/a", Target: "/b"}, Volume{Source: "/x", Target: "/b"}); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "/b") {
+	if err := check(nil, Volume{Source: "/a", Target: "/b"}, Volume{Source: "/x", Target: "/b"}); !errors.Is(err, ErrInvalid) ||
+		!strings.Contains(err.Error(), "/b") {
 		t.Error(err)
 	}
 	if err := check(nil, make([]Volume, maxVolumes+1)...); !errors.Is(err, ErrInvalid) {

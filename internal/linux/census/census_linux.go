@@ -13,28 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Count is what the processes of a namespace use now, and have used. Its first process, the init, is not counted, but
-// the CPU time of those that it has buried is.
+// Count is the present and past use of resources of the processes of a namespace. Its first process, the init, is not
+// counted, but the CPU time of the processes that it has reaped is.
 type Count struct {
 	CPUUser, CPUSystem time.Duration // to the tick, a hundredth of a second
-	// Memory is what the processes hold in memory and in swap, what is in /dev/shm, and what sockets buffer. What several
-	// share counts for each.
+	// Memory is the processes' memory and swap, the content of /dev/shm, and the buffers of sockets. Shared memory
+	// counts for each process.
 	Memory    uint64
 	Processes int
 	Tasks     int // threads included
 }
 
-// Census looks into one pid namespace.
+// Census counts the processes of one pid namespace.
 type Census struct {
 	proc, shm, diag *os.File
 	asking          sync.Mutex // one question at a time
 }
 
-// Open takes over directories, a /proc of the namespace and its /dev/shm, and a socket of [NewDiag] that was made in the
-// processes' network namespace; nil is none.
+// Open returns a Census that owns these directories, a /proc of the namespace and its /dev/shm, and a socket of
+// [NewDiag] that was made in the processes' network namespace; nil is none.
 func Open(proc, shm, diag *os.File) *Census { return &Census{proc: proc, shm: shm, diag: diag} }
 
-// Close lets go of all. Twice is fine.
+// Close closes all of them. It may be called twice.
 func (c *Census) Close() error {
 	if err := errors.Join(c.proc.Close(), c.shm.Close(), c.diag.Close()); !errors.Is(err, os.ErrClosed) {
 		return err
@@ -42,10 +42,10 @@ func (c *Census) Close() error {
 	return nil
 }
 
-// tick is the unit of times in /proc. Linux has told user space the same since long before namespaces.
+// tick is the unit of times in /proc. Linux has reported the same value to user space since long before namespaces.
 const tick = time.Second / 100
 
-// Take counts. A process that ends meanwhile is counted or not.
+// Take counts. A process that ends meanwhile may or may not be counted.
 func (c *Census) Take() (Count, error) {
 	var n Count
 	used, err := c.shared()
@@ -72,7 +72,7 @@ func (c *Census) Take() (Count, error) {
 	})
 }
 
-// Memory is the Memory of a Count with what is shared divided among those who share it: exact, and expensive.
+// Memory is the Memory of a Count with shared memory divided among its processes: exact, and expensive.
 func (c *Census) Memory() (uint64, error) {
 	total, err := c.shared()
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *Census) Memory() (uint64, error) {
 		st, _ := parseStat(read(at, pid+"/stat"))
 		who, status := holder(at, pid, st.threads)
 		shares := read(at, who+"/smaps_rollup")
-		if shares == nil { // gone, or not to be had: what can not be divided counts in full
+		if shares == nil { // gone, or not readable: memory that can not be divided counts in full
 			total += held(status)
 			return
 		}
@@ -98,8 +98,8 @@ func (c *Census) Memory() (uint64, error) {
 	return total - min(total, twice), err
 }
 
-// lent is how many children have this process's own memory, until they execute something (vfork, posix_spawn): each of
-// them shows all of it as well. For each, a thread of the parent sleeps in the call that made it.
+// lent is the number of children that share this process's memory until their exec (vfork, posix_spawn): each of them
+// shows all of it as well. For each, a thread of the parent sleeps in the call that made it.
 func lent(at int, pid string) (n uint64) {
 	tasks, err := unix.Openat(at, pid+"/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -120,7 +120,7 @@ func lent(at int, pid string) (n uint64) {
 	return n
 }
 
-// lending are the numbers of the calls that lend memory, as /proc tells them.
+// lending are the numbers of the calls that lend memory, as /proc shows them.
 var lending = func() []string {
 	calls := []string{strconv.Itoa(unix.SYS_CLONE), strconv.Itoa(unix.SYS_CLONE3)}
 	if runtime.GOARCH == "amd64" {
@@ -129,8 +129,8 @@ var lending = func() []string {
 	return calls
 }()
 
-// holder is where a process's memory is told of, with the status there: in its own directory, unless its first thread has
-// ended before the others, and with it what the kernel tells there.
+// holder returns the directory with a process's memory figures, and the status there: its own, unless its first thread
+// has ended before the others, and with it the kernel's figures there.
 func holder(at int, pid string, threads int) (who string, status []byte) {
 	who, status = pid, read(at, pid+"/status")
 	if threads < 2 || hasMemory(status) {
@@ -151,10 +151,10 @@ func holder(at int, pid string, threads int) (who string, status []byte) {
 
 func hasMemory(status []byte) bool { return bytes.Contains(status, []byte("\nRssAnon:")) }
 
-// held is what a process's status says that it holds.
+// held is the memory in a process's status.
 func held(status []byte) uint64 { return sumKiB(status, "RssAnon", "RssShmem", "VmSwap", "VmPTE") }
 
-// shared is what is in /dev/shm.
+// shared is the content of /dev/shm.
 func (c *Census) shared() (uint64, error) {
 	var st unix.Statfs_t
 	conn, err := c.shm.SyscallConn()
@@ -164,14 +164,14 @@ func (c *Census) shared() (uint64, error) {
 	return (st.Blocks - min(st.Blocks, st.Bfree)) * uint64(st.Bsize), err
 }
 
-// each calls f with every process.
+// each calls f for every process.
 func (c *Census) each(f func(at int, pid string)) error {
 	conn, err := c.proc.SyscallConn()
 	if err != nil {
 		return err
 	}
 	return errors.Join(conn.Control(func(proc uintptr) {
-		// A descriptor of its own: two that count at a time would share the place in the list.
+		// A descriptor of its own: two concurrent counts would share the position in the directory.
 		var dir int
 		if dir, err = unix.Openat(int(proc), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 			return
@@ -221,8 +221,8 @@ type stat struct {
 	threads                              int
 }
 
-// parseStat reads /proc/N/stat. The name of the program is in parentheses and may hold anything: what counts
-// comes after the last one.
+// parseStat reads /proc/N/stat. The name of the program is in parentheses and may contain any character: the other
+// fields come after the last parenthesis.
 func parseStat(text []byte) (s stat, ok bool) {
 	end := bytes.LastIndexByte(text, ')')
 	if end < 0 {

@@ -19,11 +19,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestParseStat(t *testing.T) {
 	const line = "42 (a) b (x) S 1 42 42 0 -1 4194304 100 0 0 0 150 25 300 50 20 0 7 0 12345 1 2 3"
 	s, ok := parseStat([]byte(line))
-	want := stat{user: 1500 * time.Millisecond, system: 250 * time.Millisecond, childUser: 3 * time.Second, childSystem: 500 * time.Millisecond, threads: 7}
+	want := stat{user: 1500 * time.Millisecond, system: 250 * time.Millisecond, childUser: 3 * time.Second,
+		childSystem: 500 * time.Millisecond, threads: 7}
 	if !ok || s != want {
 		t.Errorf("%+v, %v", s, ok)
 	}
-	for _, bad := range []string{"", "42", "42 (x)", "42 (x) S 1", strings.Replace(line, " 150 ", " -1 ", 1), strings.Replace(line, " 150 ", " x ", 1)} {
+	for _, bad := range []string{"", "42", "42 (x)", "42 (x) S 1", strings.Replace(line, " 150 ", " -1 ", 1),
+		strings.Replace(line, " 150 ", " x ", 1)} {
 		if s, ok := parseStat([]byte(bad)); ok {
 			t.Errorf("%q: %+v", bad, s)
 		}
@@ -49,7 +51,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A namespace of its own, with a process that holds memory and one that burns time.
+// A namespace of its own, with a process that holds memory and one that uses CPU time.
 func TestTake(t *testing.T) {
 	testenv.NeedRoot(t)
 	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c",

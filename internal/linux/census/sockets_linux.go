@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel tells of the sockets of a network namespace, with what they buffer, to a socket that was made in it.
+// The kernel reports the sockets of a network namespace, with their buffers, to a socket that was made in it.
 //
 //	request   nlmsghdr, unix_diag_req │ inet_diag_req_v2
 //	answers   nlmsghdr, unix_diag_msg │ inet_diag_msg, attributes; the last one is NLMSG_DONE or NLMSG_ERROR
@@ -26,15 +26,16 @@ const (
 
 // families are those that a sandbox's filter allows, as far as they buffer anything.
 var families = []struct{ family, protocol byte }{
-	{unix.AF_UNIX, 0}, {unix.AF_INET, unix.IPPROTO_TCP}, {unix.AF_INET6, unix.IPPROTO_TCP}, {unix.AF_INET, unix.IPPROTO_UDP}, {unix.AF_INET6, unix.IPPROTO_UDP},
+	{unix.AF_UNIX, 0}, {unix.AF_INET, unix.IPPROTO_TCP}, {unix.AF_INET6, unix.IPPROTO_TCP}, {unix.AF_INET, unix.IPPROTO_UDP},
+	{unix.AF_INET6, unix.IPPROTO_UDP},
 }
 
-// NewDiag makes a socket to ask about this network namespace.
+// NewDiag makes a socket that queries this network namespace.
 func NewDiag() (int, error) {
 	return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 }
 
-// SeesSockets says whether this kernel tells about sockets of the kind that matters most, which has a module of its own.
+// SeesSockets reports whether this kernel reports Unix sockets, the most important kind, which has a module of its own.
 var SeesSockets = sync.OnceValue(func() bool {
 	fd, err := NewDiag()
 	if err != nil {
@@ -45,7 +46,7 @@ var SeesSockets = sync.OnceValue(func() bool {
 	return err == nil
 })
 
-// sockets adds up what all sockets of the namespace buffer. What the kernel does not tell of is not seen.
+// sockets adds up the buffers of all sockets of the namespace. Sockets that the kernel does not report are not counted.
 func (c *Census) sockets() (sum uint64) {
 	if c.diag == nil {
 		return 0
@@ -103,7 +104,7 @@ func buffered(fd int, family, protocol byte) (sum uint64, err error) {
 	}
 }
 
-// memoryIn adds up the memory in a datagram of answers, and says whether it was the last one.
+// memoryIn adds up the memory in a datagram of answers, and reports whether it was the last one.
 func memoryIn(b []byte, head int, attribute uint16) (sum uint64, over bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size, kind := binary.NativeEndian.Uint32(b), binary.NativeEndian.Uint16(b[4:])
@@ -129,7 +130,7 @@ func memoryIn(b []byte, head int, attribute uint16) (sum uint64, over bool, err 
 	return sum, false, nil
 }
 
-// memoryOf finds the numbers among a socket's attributes.
+// memoryOf finds the memory figures among a socket's attributes.
 func memoryOf(attributes []byte, attribute uint16) uint64 {
 	for len(attributes) >= 4 {
 		size, kind := int(binary.NativeEndian.Uint16(attributes)), binary.NativeEndian.Uint16(attributes[2:])

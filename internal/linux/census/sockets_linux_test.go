@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is written to a socket and not read is seen, and gone when it is read or closed.
+// Data that is written to a socket and not read is counted, until it is read or the socket is closed.
 func TestSockets(t *testing.T) {
 	if !SeesSockets() {
 		t.Skip("this kernel does not tell about unix sockets (module unix_diag)")

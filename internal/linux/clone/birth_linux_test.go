@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// group makes a v2 group, without controllers, in the one that holds this process. Hybrid machines have a tree for it too.
+// group makes a v2 cgroup, without controllers, in the one of this process. Hybrid machines have a v2 tree too.
 func group(t *testing.T) (dir string, fd int) {
 	t.Helper()
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
@@ -32,7 +32,8 @@ func group(t *testing.T) (dir string, fd int) {
 		}
 		t.Cleanup(func() {
 			err := unix.Rmdir(dir)
-			for deadline := time.Now().Add(5 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(5 * time.Second); errors.Is(err, unix.EBUSY) &&
+				time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 				err = unix.Rmdir(dir)
 			}
 			if err != nil {
@@ -45,7 +46,7 @@ func group(t *testing.T) (dir string, fd int) {
 	return "", -1
 }
 
-// member is the v2 group that a process is in.
+// member is the v2 cgroup of a process.
 func member(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
@@ -84,7 +85,7 @@ func TestBornInGroup(t *testing.T) {
 	check("joined", 0, true)
 	check("born, though it could join", fd, true)
 	check("refused, joins", null(t), true)
-	p.Cgroups = []int{9999} // never used by who was born there
+	p.Cgroups = []int{9999} // not used by a process that clone started in the cgroup
 	check("born, and could not join", fd, true)
 	if _, stage, err := StartProgram(p.with(null(t))); stage != initproto.StageCgroup || !errors.Is(err, unix.EBADF) {
 		t.Errorf("neither way in: %s, %v", stage, err)
@@ -110,8 +111,9 @@ func TestInitBornInGroup(t *testing.T) {
 		for _, c := range []struct {
 			cgroup int
 			inside bool
-		}{{fd, true}, {0, false}, {null(t), false}} { // refused: it stays with its parent
-			pid, pidfd, err := StartInit(Init{Binary: sleep, Args: []string{"sleep", "60"}, Files: []int{null(t)}, Namespaces: namespaces, Cgroup: c.cgroup})
+		}{{fd, true}, {0, false}, {null(t), false}} { // refused: the child stays in its parent's cgroup
+			pid, pidfd, err := StartInit(Init{Binary: sleep, Args: []string{"sleep", "60"}, Files: []int{null(t)}, Namespaces: namespaces,
+				Cgroup: c.cgroup})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +129,7 @@ func TestInitBornInGroup(t *testing.T) {
 	}
 }
 
-// The kernel writes to and reads from our memory while others use it.
+// The kernel writes to and reads from the shared memory while other threads use it.
 func TestManyBornAtOnce(t *testing.T) {
 	_, fd := group(t)
 	var wg sync.WaitGroup

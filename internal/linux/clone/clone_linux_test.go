@@ -33,7 +33,8 @@ func opened(t *testing.T, path string, flag int) int {
 
 func shell(t *testing.T, script string) Program {
 	fd := null(t)
-	return Program{Stdio: [3]int{fd, fd, fd}, Landlock: -1, Dir: "/", Paths: []string{"/bin/sh"}, Args: []string{"sh", "-c", script}, Env: []string{"A=1"}}
+	return Program{Stdio: [3]int{fd, fd, fd}, Landlock: -1, Dir: "/", Paths: []string{"/bin/sh"}, Args: []string{"sh", "-c", script},
+		Env: []string{"A=1"}}
 }
 
 func await(t *testing.T, pid int) unix.WaitStatus {
@@ -112,7 +113,8 @@ func TestStartInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	pid, pidfd, err := StartInit(Init{Binary: sh, Args: []string{"sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done >&4"}, Files: []int{fd, fd, fd, fd, int(w.Fd())}})
+	pid, pidfd, err := StartInit(Init{Binary: sh, Args: []string{"sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done >&4"},
+		Files: []int{fd, fd, fd, fd, int(w.Fd())}})
 	w.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -124,13 +126,14 @@ func TestStartInit(t *testing.T) {
 		t.Errorf("%v", ws)
 	}
 	for _, f := range strings.Fields(string(b[:n])) {
-		if !strings.Contains("0 1 2 3 4 5", f) && f != "10" { // 5 is the directory being read; 10 is where dash keeps what it redirected
+		if !strings.Contains("0 1 2 3 4 5", f) && f != "10" { // 5 is the directory being read; dash keeps redirected descriptors at 10
 			t.Errorf("inherited: %q", b[:n])
 		}
 	}
 }
 
-// Children borrow our memory: many at once, with a collector and signals at work, must not hurt us.
+// Children share this process's memory: many at once, with the garbage collector and signals active, must not corrupt
+// it.
 func TestManyAtOnce(t *testing.T) {
 	before, _ := os.ReadDir("/proc/self/fd")
 	stop := make(chan struct{})
@@ -176,7 +179,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// The thread that cloned has its signals back.
+// The thread that cloned has its signal mask restored.
 func TestSignalMaskIsRestored(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Init describes the birth of an init.
+// Init describes how an init is started.
 type Init struct {
-	Binary     int // a descriptor: no path leads a child of unknown ids astray
+	Binary     int // a descriptor, because a child with other ids may not be able to resolve a path
 	Args       []string
 	Env        []string
 	Namespaces uintptr // CLONE_NEW* flags
-	// Owner is the host id that a user namespace among them belongs to. The kernel counts what is made in
-	// it (inotify instances, pending signals, …) against that id too, wherever it comes from: it should be
-	// nobody else's.
+	// Owner is the host id that a user namespace among them belongs to. The kernel counts resources that are made in it
+	// (inotify instances, pending signals, …) against that id too, wherever it comes from: no other user should have it.
 	Owner uint32
 	Files []int // become descriptors 0, 1, 2, …; all others are closed
 	// Alone says that the executable needs no other file to start: it gets none before it calls Awaken.
 	Alone bool
-	// Cgroup is the open directory of the v2 group to be born in, if the kernel and its keepers let us; 0 is none.
+	// Cgroup is the open directory of the v2 cgroup to start the init in, if the kernel and a container's filter permit
+	// it; 0 is none.
 	Cgroup int
 }
 
-// initLaunch is an Init as the child can use it.
+// initLaunch is an Init in the form that the child can use.
 type initLaunch struct {
 	binary     int
 	argv, envp []*byte
@@ -38,24 +38,24 @@ type initLaunch struct {
 	dumpable   bool
 	owner      uintptr
 	birth      birth
-	errno      unix.Errno // the child's last word
+	errno      unix.Errno // the child's error
 }
 
-// starting is held, by as many as like, while a child has copies of our descriptors.
+// starting is read-locked while a child has copies of this process's descriptors.
 var starting sync.RWMutex
 
-// Settle returns when no child has a copy any more of a descriptor that was closed here before. Until it executes, a child has them
-// all; and a file that anybody may still write to is executed by nobody (ETXTBSY).
+// Settle returns when no child has a copy any more of a descriptor that was closed here before. A child has copies of
+// all until its exec; and the kernel does not execute a file that a process may still write to (ETXTBSY).
 func Settle() {
 	starting.Lock()
-	starting.Unlock() //nolint:staticcheck // to have had it is all
+	starting.Unlock() //nolint:staticcheck // taking the lock is the whole purpose
 	// Children of os/exec.
 	syscall.ForkLock.RLock()
 	syscall.ForkLock.RUnlock() //nolint:staticcheck // the same
 }
 
-// StartInit clones an init and returns once it was executed. In a user namespace of its own it has
-// all its capabilities, and no ids yet: the caller writes the maps. The caller owns the pidfd.
+// StartInit clones an init and returns after its exec. In a user namespace of its own it has all its capabilities, and
+// no ids yet: the caller writes the maps. The caller owns the pidfd.
 func StartInit(d Init) (pid, pidfd int, err error) {
 	l := &initLaunch{keepCaps: d.Namespaces&unix.CLONE_NEWUSER != 0, alone: d.Alone, dumpable: wasDumpable(), owner: uintptr(d.Owner)}
 	if l.argv, err = syscall.SlicePtrFromStrings(d.Args); err != nil {
@@ -133,10 +133,10 @@ func forkInit(l *initLaunch) (pid, errno uintptr) {
 
 const noSetuidFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
 
-// borrowID gives this thread, and no other, another id while it clones: a user namespace
-// belongs to whoever makes it. Real and effective change together, or kernels before 6.16 take the exec
-// that follows for a set-id one and drop what it should keep. A change of ids makes the kernel
-// hide the process from debuggers, until returnID.
+// borrowID gives this thread, and no other, another id while it clones: a user namespace belongs to the process that
+// makes it. Real and effective ids change together; otherwise kernels before 6.16 take the following exec for a set-id
+// one and drop capabilities that it should keep. A change of ids makes the kernel hide the process from debuggers, until
+// returnID.
 //
 //go:nosplit
 //go:norace
@@ -153,13 +153,13 @@ func borrowID(id uintptr) (bits, errno uintptr) {
 	return bits, 0
 }
 
-// wasDumpable is what this process was before its first init: later, another thread's may be what is seen.
+// wasDumpable is the state of this process before its first init: later, another thread's change may be visible.
 var wasDumpable = sync.OnceValue(func() bool {
 	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	return err == nil && dumpable == 1
 })
 
-// returnID takes the thread's own id back.
+// returnID restores the thread's own id.
 //
 //go:nosplit
 //go:norace
@@ -173,8 +173,8 @@ func returnID(dumpable bool, bits uintptr) {
 
 const capVersion3 = 0x20080522
 
-// An init is born half asleep, because its Go runtime would use up a fifth of what a short sandbox
-// costs for nothing. Awaken ends both:
+// An init starts with two restrictions, because its Go runtime would use up a fifth of the cost of a short sandbox for
+// nothing. Awaken ends both:
 //
 //   - Its timers are coarse. The kernel may let a thread sleep longer than it asked for by its timer slack,
 //     so that several wake together. With the usual one the runtime's monitor thread wakes every 70 µs for as
@@ -184,13 +184,13 @@ const capVersion3 = 0x20080522
 //     cgroups to learn how many processors to use, although it is told, and goes on without when it can not.
 const (
 	coarseTimers = 500_000 // ns
-	usualTimers  = 50_000  // what Linux gives everybody
+	usualTimers  = 50_000  // the default of Linux
 )
 
-// Awaken gives the calling thread of an init, and the programs that it starts, usual timers, and the
-// process its files.
+// Awaken gives the calling thread of an init, and the programs that it starts, the usual timers, and the process access
+// to files.
 func Awaken() error {
-	// gVisor's kernel has no such thing, and so nothing to end.
+	// gVisor's kernel has no timer slack, and so nothing to change.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, usualTimers, 0, 0, 0); err != nil && err != unix.EINVAL {
 		return err
 	}
@@ -204,15 +204,15 @@ func Awaken() error {
 
 var noPath byte // ""
 
-// initCaps are what an init needs until it is root of its namespace, and then has again.
+// initCaps are the capabilities that an init needs until it is root of its namespace, and then has again.
 var initCaps = [...]uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL,
 	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SYS_ADMIN,
 	unix.CAP_SYS_RESOURCE, // for the parameters of its user namespace
 }
 
-// becomeInit is the child. An exec takes the capabilities of whoever is not root, and in a fresh user
-// namespace without maps nobody is: ambient ones survive it.
+// becomeInit is the child. An exec drops the capabilities of a process that is not root, and in a fresh user namespace
+// without maps no process is root: ambient capabilities survive the exec.
 //
 //go:nosplit
 //go:norace
@@ -267,7 +267,8 @@ func becomeInit(l *initLaunch) {
 		}
 	}
 	setMask(&zero, nil)
-	_, _, errno = unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(l.binary), uintptr(unsafe.Pointer(&noPath)), uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])), unix.AT_EMPTY_PATH, 0)
+	_, _, errno = unix.RawSyscall6(unix.SYS_EXECVEAT, uintptr(l.binary), uintptr(unsafe.Pointer(&noPath)),
+		uintptr(unsafe.Pointer(&l.argv[0])), uintptr(unsafe.Pointer(&l.envp[0])), unix.AT_EMPTY_PATH, 0)
 fail:
 	l.errno = errno
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// refused is a program that makes a call that is refused, under a filter that notifies. ours is where its listener
-// arrives, said what it said of the errno.
+// refused is a program that makes a refused call, under a filter that notifies. Its listener arrives at ours; said is
+// its message about the errno.
 type refused struct {
 	Program
 	ours int
@@ -55,7 +55,7 @@ func newRefused(t *testing.T) refused {
 	return refused{p, pair[0], r}
 }
 
-// listener is what came through the socket, or nil.
+// listener is the descriptor from the socket, or nil.
 func (r refused) listener(t *testing.T) *os.File {
 	t.Helper()
 	buf, oob := make([]byte, 100), make([]byte, unix.CmsgSpace(8))
@@ -126,7 +126,8 @@ func TestListener(t *testing.T) {
 		if got := p.words(t, pid); !strings.Contains(got, notPermitted) {
 			t.Errorf("said %q", got)
 		}
-		if list, saturated := w.Refusals(); len(list) != 1 || list[0] != (seccomp.Refusal{Name: "chroot", Call: "chroot", Count: 1}) || saturated {
+		if list, saturated := w.Refusals(); len(list) != 1 || list[0] != (seccomp.Refusal{Name: "chroot", Call: "chroot", Count: 1}) ||
+			saturated {
 			t.Errorf("counted %+v", list)
 		}
 	})
@@ -141,7 +142,7 @@ func TestListener(t *testing.T) {
 			t.Errorf("said %q", got)
 		}
 	})
-	// It could not be sent: that is no reason to let anything through.
+	// The listener could not be sent: the call is refused nevertheless.
 	t.Run("unsent", func(t *testing.T) {
 		p := newRefused(t)
 		p.Control = 9999
@@ -159,13 +160,14 @@ func TestListener(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			runtime.LockOSThread() // and ends with it
+			runtime.LockOSThread() // the thread ends with the goroutine
 			allow := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
 			fprog := unix.SockFprog{Len: 1, Filter: &allow}
 			if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 				t.Error(err)
 			}
-			other, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&fprog)))
+			other, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+				uintptr(unsafe.Pointer(&fprog)))
 			if errno != 0 {
 				t.Error(errno)
 				return
@@ -185,7 +187,7 @@ func TestListener(t *testing.T) {
 			t.Error("there is a listener")
 		}
 	})
-	// What is not executed leaves nothing but the message.
+	// A program that is not executed leaves only the message.
 	t.Run("not executed", func(t *testing.T) {
 		p := newRefused(t)
 		p.Paths = []string{"/nowhere"}
@@ -204,13 +206,14 @@ func TestListener(t *testing.T) {
 	})
 }
 
-// The filter without a listener is the one that never wanted one.
+// The filter without a listener equals one that never had notifications.
 func TestWithoutNotifications(t *testing.T) {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 97},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 97},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | 38}, {Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_KILL_PROCESS},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF}, // a number like another
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF}, // a constant that only looks like the action
 	}
 	plain := WithoutNotifications(filter)
 	for i, in := range filter {

@@ -13,32 +13,33 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Program describes a sandboxed program before it is one.
+// Program describes how a sandboxed program is started.
 type Program struct {
 	Cgroups []int // descriptors of the files to join cgroups through
-	// Began, if given, is set to the moment before the program was executed: the parent's own clock would be read
-	// when it has a processor again.
+	// Began, if given, is set to the time just before the program's exec: the parent reads its own clock only when it
+	// has a processor again.
 	Began *unix.Timespec
-	// IntoCgroup is the open directory of the v2 group to be born in, in place of joining it; 0 is none. Where that is
-	// refused, the program joins.
+	// IntoCgroup is the open directory of the v2 cgroup to start the program in, instead of joining it; 0 is none. If
+	// the kernel refuses that, the program joins.
 	IntoCgroup int
 	Isolated   bool // with a cgroup namespace and a keyring of its own
-	// Renamed: in a user namespace of its own, in which the one id that we have is UID and GID.
+	// Renamed: in a user namespace of its own, in which the single id of this process is UID and GID.
 	Renamed  bool
 	Terminal bool // Stdio is a terminal, and becomes the controlling one
-	Joined   bool // stays in our session, whose terminal Stdio is
-	// Housed: in a container that somebody else has built, whose filter refuses some calls, or whose kernel does not have them.
+	Joined   bool // stays in this process's session, whose terminal Stdio is
+	// Housed: in a container of another runtime, whose filter refuses some calls, or whose kernel does not have them.
 	Housed   bool
 	Stdio    [3]int
 	Rlimits  []initproto.Rlimit
-	UID, GID uint32 // 0: stays who we are, with all we have
-	// Keep is a capability that the program has in spite of its UID, for one that is ours; 0 is none.
+	UID, GID uint32 // 0: keeps the ids and rights of this process
+	// Keep is a capability that a trusted program has in spite of its UID; 0 is none.
 	Keep uintptr
-	// KeepGroups: there is no right to drop the supplementary groups.
+	// KeepGroups: the process may not drop the supplementary groups.
 	KeepGroups bool
 	Landlock   int    // a ruleset, or -1
 	Filter     []byte // a BPF program, or none
-	// Control is where a Filter that notifies of refused calls sends its listener, with the message Listener.
+	// Control is the socket to which a Filter that notifies of refused calls sends its listener, with the message
+	// Listener.
 	Control  int
 	Listener []byte
 	// Probe, Held and Forbidden are as in initproto.Exec.
@@ -51,7 +52,7 @@ type Program struct {
 	Env       []string
 }
 
-// launch is a Program as the child can use it.
+// launch is a Program in the form that the child can use.
 type launch struct {
 	cgroups    []int
 	isolated   bool
@@ -66,7 +67,7 @@ type launch struct {
 	keepGroups bool
 	landlock   int
 	filter     *unix.SockFprog
-	notifying  *unix.SockFprog // the same, with a listener to tell; nil if it tells nobody
+	notifying  *unix.SockFprog // the same, with a listener; nil without notifications
 	control    int
 	message    unix.Msghdr // to control, with the listener
 	payload    unix.Iovec
@@ -82,15 +83,15 @@ type launch struct {
 
 	defaultAction [4]uint64 // struct sigaction: SIG_DFL, no flags, no mask
 
-	// The child's last words.
+	// The child's error.
 	stage initproto.Stage
 	errno unix.Errno
 
 	began unix.Timespec
 }
 
-// StartProgram clones a child that becomes the program, and returns once it was executed, or the
-// stage at which it failed and why.
+// StartProgram clones a child that becomes the program, and returns after its exec, or with the stage and the cause of a
+// failure.
 func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	c := &launch{
 		cgroups: d.Cgroups, isolated: d.Isolated, housed: d.Housed, terminal: d.Terminal, joined: d.Joined, stdio: d.Stdio, rlimits: d.Rlimits,
@@ -107,7 +108,7 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		return 0, initproto.StageSeccomp, unix.EINVAL
 	}
 	if len(d.Filter) > 0 {
-		// A copy of its own: the kernel wants it aligned.
+		// A copy of its own: the kernel needs it aligned.
 		filter := make([]unix.SockFilter, len(d.Filter)/8)
 		if copy(unsafe.Slice((*byte)(unsafe.Pointer(&filter[0])), len(filter)*8), d.Filter) != len(d.Filter) {
 			return 0, initproto.StageSeccomp, unix.EINVAL
@@ -152,7 +153,7 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 		c.cgroups = d.Cgroups
 		c.birth.plain(0)
 		child, errno = forkProgram(c)
-		if errno == uintptr(unix.EINVAL) && d.Housed { // gVisor's kernel has no such descriptors; nobody here needs one
+		if errno == uintptr(unix.EINVAL) && d.Housed { // gVisor's kernel has no pidfds; none is needed here
 			c.birth.a &^= unix.CLONE_PIDFD
 			child, errno = forkProgram(c)
 		}
@@ -175,14 +176,14 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	return int(child), 0, nil
 }
 
-// idFile is a file below /proc that says who somebody is in a user namespace, and what to write to it.
+// idFile is a file below /proc with the id map of a user namespace, and the text to write to it.
 type idFile struct {
 	path, text *byte
 	length     uintptr
 }
 
-// rename is how a process that has just made a user namespace calls its own ids by other numbers there. Whoever maps but their own id
-// has to give up the right to drop groups first.
+// rename maps the ids of a process that has just made a user namespace to other numbers in it. A process that maps only
+// its own id has to give up the right to drop groups first.
 func rename(uid, gid uint32) (list []idFile, err error) {
 	for _, f := range [][2]string{
 		{"/proc/self/setgroups", "deny"},
@@ -219,8 +220,8 @@ func (c *launch) enclose(control int, message []byte) {
 	c.message.SetControllen(int(unsafe.Sizeof(c.rights)))
 }
 
-// WithoutNotifications returns a filter that refuses by itself whatever the given one tells a listener of: with the errno
-// that stands in the low bits of the notification. It is the given one if that tells of nothing.
+// WithoutNotifications returns a filter that refuses by itself every call for which the given one notifies a listener:
+// with the errno in the low bits of the notification. It returns the given one if that has no notifications.
 func WithoutNotifications(filter []unix.SockFilter) []unix.SockFilter {
 	const returns = unix.BPF_RET | unix.BPF_K
 	plain := filter
@@ -250,9 +251,9 @@ func forkProgram(c *launch) (pid, errno uintptr) {
 	return pid, errno
 }
 
-// becomeProgram turns the child of an init into the sandboxed program, wall by wall. The order matters:
-// what needs privilege first, then the privilege goes, then Landlock, then the filter, and the
-// program's own first byte last of all (S9).
+// becomeProgram turns the child of an init into the sandboxed program, step by step. The order matters: privileged steps
+// first, then the privileges are dropped, then Landlock, then the filter, and the program's first instruction last of
+// all (S9).
 //
 //go:nosplit
 //go:norace
@@ -278,10 +279,12 @@ func becomeProgram(c *launch) {
 	}
 	if len(c.renamed) > 0 {
 		stage = initproto.StageIdentity
-		// The number of processes is kept for all that the init ever starts, by what is the limit when the namespace is made.
+		// The namespace limits the number of processes of the init's descendants by the limit that is in force when the
+		// namespace is made.
 		for i = 0; i < len(c.rlimits); i++ {
 			if c.rlimits[i].Resource == unix.RLIMIT_NPROC {
-				if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0, 0); errno != 0 {
+				if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0,
+					0); errno != 0 {
 					goto fail
 				}
 			}
@@ -290,7 +293,8 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 		for i = 0; i < len(c.renamed); i++ {
-			if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.renamed[i].path)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno != 0 {
+			if fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.renamed[i].path)), unix.O_WRONLY|unix.O_CLOEXEC,
+				0, 0, 0); errno != 0 {
 				goto fail
 			}
 			if _, _, errno = unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(c.renamed[i].text)), c.renamed[i].length); errno != 0 {
@@ -313,15 +317,15 @@ func becomeProgram(c *launch) {
 		}
 	}
 	if c.isolated && !weakenKeyring {
-		// A session keyring of its own: the one inherited is the supervisor's. Kernels without
-		// keyrings have nothing to share.
+		// A session keyring of its own: the inherited one is the supervisor's. Kernels without keyrings have nothing to
+		// share.
 		if _, _, errno = unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS {
 			goto fail
 		}
 	}
 
 	stage = initproto.StageStdio
-	// First out of the way of 0…2, so that no copy overwrites a source that is still needed.
+	// First above 0…2, so that no copy overwrites a source that is still needed.
 	for i = 0; i < 3; i++ {
 		if fd, _, errno = unix.RawSyscall(unix.SYS_FCNTL, uintptr(c.stdio[i]), unix.F_DUPFD_CLOEXEC, 3); errno != 0 {
 			goto fail
@@ -338,7 +342,7 @@ func becomeProgram(c *launch) {
 			goto fail
 		}
 	}
-	// Everything else ends with the exec, whoever opened it (F2).
+	// The exec closes every other descriptor (F2).
 	if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE_RANGE, 3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); errno != 0 {
 		if !c.housed {
 			goto fail
@@ -350,7 +354,8 @@ func becomeProgram(c *launch) {
 
 	stage = initproto.StageLimits
 	for i = 0; i < len(c.rlimits); i++ {
-		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(c.rlimits[i].Resource), uintptr(unsafe.Pointer(&c.rlimits[i].Soft)), 0, 0, 0); errno != 0 {
+		if _, _, errno = unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, uintptr(c.rlimits[i].Resource), uintptr(unsafe.Pointer(&c.rlimits[i].Soft)),
+			0, 0, 0); errno != 0 {
 			goto fail
 		}
 	}
@@ -388,7 +393,7 @@ func becomeProgram(c *launch) {
 		if _, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&caps)), 0); errno != 0 {
 			goto fail
 		}
-		if c.keep != 0 { // what is not ambient ends with the exec
+		if c.keep != 0 { // the exec drops capabilities that are not ambient
 			if _, _, errno = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c.keep, 0, 0, 0); errno != 0 {
 				goto fail
 			}
@@ -400,10 +405,12 @@ func becomeProgram(c *launch) {
 	}
 
 	stage = initproto.StageWorkdir
-	// Descriptors that are the init's are still open, and /proc/self/fd would lead to them (F2).
-	fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)), unix.SizeofOpenHow, 0, 0)
-	if errno == unix.ENOSYS && c.housed { // an init that is housed has no directory open that this could lead to
-		fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.dir)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0, 0)
+	// Descriptors of the init are still open, and /proc/self/fd would lead to them (F2).
+	fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT2, atCWD, uintptr(unsafe.Pointer(c.dir)), uintptr(unsafe.Pointer(&c.how)),
+		unix.SizeofOpenHow, 0, 0)
+	if errno == unix.ENOSYS && c.housed { // the init of a container has no directory open that this could lead to
+		fd, _, errno = unix.RawSyscall6(unix.SYS_OPENAT, atCWD, uintptr(unsafe.Pointer(c.dir)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC,
+			0, 0, 0)
 	}
 	if errno != 0 {
 		goto fail
@@ -421,21 +428,24 @@ func becomeProgram(c *launch) {
 		_, _, errno = unix.RawSyscall6(unix.SYS_MKNODAT, atCWD, uintptr(unsafe.Pointer(c.forbidden)), unix.S_IFCHR|0o600, 0, 0, 0)
 		tried = uintptr(errno)
 	}
-	// What somebody up the line chose to ignore is not the program's choice (W3). Handlers go with the exec.
+	// Signals that a parent process ignores must not stay ignored in the program (W3). The exec resets handlers.
 	for i = 1; i <= 64; i++ {
-		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
+		// SIGKILL and SIGSTOP have no other
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(i), uintptr(unsafe.Pointer(&c.defaultAction)), 0, 8, 0, 0)
 	}
 	setMask(&zero, nil)
 	if c.filter != nil {
 		stage = initproto.StageSeccomp
 		if c.notifying != nil {
 			// From 5.19 on, signals do not interrupt a call that is being answered, and it is counted once.
-			fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, uintptr(unsafe.Pointer(c.notifying)))
+			fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+				unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, uintptr(unsafe.Pointer(c.notifying)))
 			if errno == unix.EINVAL {
-				fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(c.notifying)))
+				fd, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+					uintptr(unsafe.Pointer(c.notifying)))
 			}
 			if errno == 0 {
-				// Unsent, it ends with the exec: refused calls are then not counted, and refused.
+				// A listener that was not sent is closed by the exec: calls are then refused without being counted.
 				c.rights.fd = int32(fd)
 				_, _, errno = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(c.control), uintptr(unsafe.Pointer(&c.message)), unix.MSG_NOSIGNAL)
 				if c.probe {
@@ -450,7 +460,7 @@ func becomeProgram(c *launch) {
 				}
 				goto execute
 			}
-			// No listener (an old kernel, or one that has another up the line): the same refusals, uncounted.
+			// No listener (an old kernel, or an outer filter that has one): the same refusals, uncounted.
 		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(c.filter))); errno != 0 {
 			goto fail
@@ -467,15 +477,17 @@ func becomeProgram(c *launch) {
 	}
 
 execute:
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0) // can not fail with this clock
+	// can not fail with this clock
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&c.began)), 0)
 	stage = initproto.StageExec
 	{
 		worst := unix.ENOENT
 		for i = 0; i < len(c.paths); i++ {
-			// A program that was put into the sandbox a moment ago may still be open for writing: by a process that was forked meanwhile and has
-			// not yet come to its own exec, which closes what it inherited.
+			// A program that was just put into the sandbox may still be open for writing: by a process that was forked
+			// meanwhile and has not reached its own exec, which closes inherited descriptors.
 			for tries := 0; ; tries++ {
-				_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envp[0])))
+				_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.paths[i])), uintptr(unsafe.Pointer(&c.argv[0])),
+					uintptr(unsafe.Pointer(&c.envp[0])))
 				if errno != unix.ETXTBSY || tries == busyTries {
 					break
 				}
@@ -483,7 +495,7 @@ execute:
 			}
 			if errno != unix.ENOENT && errno != unix.ENOTDIR {
 				worst = errno
-				if errno != unix.EACCES { // found, and not startable: looking further would hide it
+				if errno != unix.EACCES { // found, but not executable: a further search would hide the error
 					break
 				}
 			}
@@ -495,10 +507,11 @@ fail:
 	c.stage, c.errno = stage, errno
 }
 
-// mostFiles is more than an init ever has open: it closes what it is given as soon as the program is there.
+// mostFiles is more than an init ever has open: it closes the descriptors of a message as soon as the program has
+// started.
 const mostFiles = 1024
 
-// A program that is busy is tried again for a second.
+// The exec of a busy program is retried for a second.
 const busyTries = 500
 
 var busyPause = unix.Timespec{Nsec: 2e6}
@@ -506,5 +519,5 @@ var busyPause = unix.Timespec{Nsec: 2e6}
 // atCWD is AT_FDCWD as a system call takes it.
 const atCWD = ^uintptr(99)
 
-// selfPid is what a process writes into a cgroup's list to mean itself.
+// selfPid is the text with which a process adds itself to a cgroup.
 var selfPid = [1]byte{'0'}

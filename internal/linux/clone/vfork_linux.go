@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vfork makes a system call that clones with the memory shared and this thread asleep until the child
-// executes or exits. It returns twice, so who calls it must not return before the child is done.
+// vfork makes a system call that clones with shared memory and suspends this thread until the child executes or exits.
+// It returns twice, so its caller must not return before the child is done.
 //
 //go:noescape
 func vfork(call, a, b, c uintptr) (pid uintptr, errno uintptr)
 
-// borrowed are the flags of a child that borrows our memory.
+// borrowed are the flags of a child that shares this process's memory.
 const borrowed = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PIDFD
 
 // intoCgroup is CLONE_INTO_CGROUP, which only clone3 has (Linux 5.7).
 const intoCgroup = 1 << 33
 
-// birth is how a child is cloned: the arguments of vfork, and the descriptor that the kernel answers with.
-// It is part of something on the heap, because what the kernel reads and writes must not move.
+// birth has the arguments of a clone: those of vfork, and the descriptor that the kernel returns. It is part of a heap
+// object, because memory that the kernel reads and writes must not move.
 type birth struct {
 	call, a, b, c uintptr
 	args          cloneArgs
@@ -33,8 +33,8 @@ type cloneArgs struct {
 	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
-// plain is the birth of a child in its parent's cgroups. On amd64 and arm64 clone takes flags, stack and the
-// place for the pidfd in the same order.
+// plain clones a child in its parent's cgroups. On amd64 and arm64 clone takes flags, stack and the address of the pidfd
+// in the same order.
 //
 //go:nocheckptr
 func (b *birth) plain(flags uintptr) {
@@ -42,9 +42,9 @@ func (b *birth) plain(flags uintptr) {
 	b.call, b.a, b.b, b.c = unix.SYS_CLONE, flags|borrowed|uintptr(unix.SIGCHLD), 0, uintptr(unsafe.Pointer(&b.pidfd))
 }
 
-// into is the birth of a child in the v2 cgroup whose directory is open. It needs the caller's right to write to the
-// cgroup.procs of that group, and of the nearest one that has both it and the caller's own below it; and Linux 5.7, and
-// no container that refuses clone3.
+// into clones a child in the v2 cgroup whose directory is open. It needs the right to write to the cgroup.procs of that
+// cgroup, and of the closest common ancestor of it and the caller's own; and Linux 5.7, and no container that refuses
+// clone3.
 //
 //go:nocheckptr
 func (b *birth) into(flags uintptr, cgroup int) {
@@ -56,10 +56,10 @@ func (b *birth) into(flags uintptr, cgroup int) {
 	b.call, b.a, b.b, b.c = unix.SYS_CLONE3, uintptr(unsafe.Pointer(&b.args)), unsafe.Sizeof(b.args), 0
 }
 
-// everySignal is a mask of all signals. A child is cloned with it in force, on the very thread that
-// set it, because no Go handler may run in borrowed memory. The functions that do so are nosplit:
-// with no call that could yield and no signal to preempt them, they stay on their thread without
-// being locked to it (locking would cost a tiny init a thread of its own).
+// everySignal is a mask of all signals. A child is cloned with it in force, on the thread that set it, because no Go
+// handler may run in shared memory. The functions that do so are nosplit: with no call that could yield and no signal to
+// preempt them, they stay on their thread without being locked to it (locking would cost a small init an additional
+// thread).
 var everySignal = ^uint64(0)
 
 //go:nosplit

@@ -4,8 +4,8 @@ package clone
 
 import _ "unsafe" // for go:linkname
 
-// A thread that sleeps in vfork, a millisecond or two, is no use for goroutines: between these two the
-// runtime has its processor for others. Only code that needs none may run there: nosplit, no allocation. The
+// A thread that is suspended in vfork, for a millisecond or two, can not run goroutines: between these two calls the
+// runtime gives its processor to others. Only code that needs no processor may run there: nosplit, no allocation. The
 // runtime keeps both names for such uses.
 //
 //go:linkname entersyscallblock runtime.entersyscallblock

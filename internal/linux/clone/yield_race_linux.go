@@ -2,7 +2,7 @@
 
 package clone
 
-// The race detector counts by processor: code that it watches needs to have one.
+// The race detector keeps its state per processor: instrumented code needs one.
 
 //go:nosplit
 func entersyscallblock() {}

@@ -6,7 +6,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// expect makes what a program needs that is going to be forked into this sandbox by a zygote.
+// expect makes the parts of a program that a zygote will fork into this sandbox.
 func (s *server) expect(m *initproto.Expect) error {
 	var ruleset []int
 	var err error
@@ -21,14 +21,14 @@ func (s *server) expect(m *initproto.Expect) error {
 	}
 	if err != nil {
 		s.report(m.ID, err)
-		s.exit(1) // nothing keeps this sandbox
+		s.exit(1) // the sandbox has no other program
 	}
 	defer closeAll(ruleset)
 	return failed(initproto.StageProtocol, "send expected", s.socket.send((&initproto.Expected{ID: m.ID}).Encode(), ruleset...))
 }
 
 // adopt takes on a program that a zygote has forked, and whose parent has ended. The reaper has slept until now, because
-// nothing was run before, so that the program is still there to be waited for even if it has ended meanwhile.
+// no program ran before, so that the program can still be reaped even if it has ended meanwhile.
 func (s *server) adopt(m *initproto.Adopt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// exec forks a program and returns once it was executed: its pid, and both ends of its terminal or -1; when that
-// was goes to began. The descriptors stay the caller's.
+// exec forks a program and returns after its exec: its pid, and both ends of its terminal or -1; began gets the time of
+// the exec. The caller still owns the descriptors.
 func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, master, slave int, err error) {
 	master, slave = -1, -1
 	defer func() {
@@ -36,7 +36,8 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		return fds[i], nil
 	}
 	c := clone.Program{
-		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups, Landlock: -1, Filter: m.Seccomp,
+		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups,
+		Landlock: -1, Filter: m.Seccomp,
 		Probe: m.Probe, Held: m.Held, Forbidden: m.Forbidden, Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
 		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
 	}
@@ -49,7 +50,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		c.Stdio, c.Joined = [3]int{0, 1, 2}, true
 	case m.Terminal:
 		owner := m.UID
-		if m.NewUserNS { // another name for whom we are
+		if m.NewUserNS { // another number for the init's own id
 			owner = 0
 		}
 		if master, slave, err = openTerminal(m.Rows, m.Cols, owner); err != nil {
@@ -86,7 +87,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 	return pid, master, slave, failed(stage, describe(m, stage), err)
 }
 
-// openTerminal makes a terminal in the sandbox's own devpts, owned by the user who will have it.
+// openTerminal makes a terminal in the sandbox's own devpts, owned by its user.
 func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) {
 	fail := func(what string, err error) (int, int, error) {
 		return -1, -1, failed(initproto.StageTerminal, what, err)
@@ -101,7 +102,7 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 	}
 	n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	slave, err = int(n), nil
-	if errno == unix.ENOTTY { // gVisor's kernel does not know it
+	if errno == unix.ENOTTY { // gVisor's kernel does not have it
 		var number int
 		if number, err = unix.IoctlGetInt(master, unix.TIOCGPTN); err == nil {
 			slave, err = unix.Open("/dev/pts/"+strconv.Itoa(number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -113,7 +114,7 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 		unix.Close(master)
 		return fail("open peer", err)
 	}
-	if uid != 0 { // 0: the program stays who we are, and so does its terminal's owner
+	if uid != 0 { // 0: the program keeps the init's id, and so does its terminal's owner
 		err = unix.Fchown(slave, int(uid), -1)
 	}
 	if err == nil && rows > 0 && cols > 0 {
@@ -127,12 +128,12 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 	return master, slave, nil
 }
 
-// fileRights are those that make sense for anything but a directory.
+// fileRights are the rights that apply to files other than directories.
 const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 	unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 
-// landlockRuleset builds the second wall. A path that is not in this root, or that the program has put a
-// link in, gets no rule: nothing is granted there.
+// landlockRuleset builds the Landlock ruleset. A path that is missing in this root, or in which the program has put a
+// link, gets no rule: nothing is granted there.
 func landlockRuleset(m initproto.Ruleset) (int, error) {
 	fail := func(what string, err error) (int, error) { return -1, failed(initproto.StageLandlock, what, err) }
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: m.FS, Handled_access_net: m.Net, Scoped: m.Scoped}
@@ -161,7 +162,8 @@ func landlockRuleset(m initproto.Ruleset) (int, error) {
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				rule.Allowed_access &= fileRights
 			}
-			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0,
+				0, 0)
 			unix.Close(fd)
 			if errno != 0 {
 				err = errno
@@ -175,7 +177,7 @@ func landlockRuleset(m initproto.Ruleset) (int, error) {
 	return int(ruleset), nil
 }
 
-// describe says what a child was about when it failed.
+// describe names the operation of a child that failed.
 func describe(m *initproto.Exec, stage initproto.Stage) string {
 	switch stage {
 	case initproto.StageExec:

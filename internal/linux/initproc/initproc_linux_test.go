@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// This process is no init: every check that keeps one from mounting says so.
+// This process is no init: every check that protects the host's mounts refuses it.
 func TestChecksRefuseThisProcess(t *testing.T) {
 	before, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestChecksRefuseThisProcess(t *testing.T) {
 	if after, err := os.ReadFile("/proc/self/mountinfo"); err != nil || string(after) != string(before) {
 		t.Error("the mounts of this process have changed")
 	}
-	// -1 means everybody on the machine to a process that is not first in its namespace.
+	// -1 means every process of the machine to a process that is not first in its namespace.
 	namespaceTree{}.signal(0)
 	namespaceTree{}.kill()
 }
@@ -86,7 +86,7 @@ func TestTargetFollowsNothing(t *testing.T) {
 	}
 }
 
-// Descendants are found however they hide, and strangers are not among them.
+// Descendants are found however they hide, and other processes are not among them.
 func TestDescendants(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "setsid sleep 30 & sleep 30 & echo ready; wait")
 	out, err := cmd.StdoutPipe()
@@ -104,7 +104,7 @@ func TestDescendants(t *testing.T) {
 	for _, pid := range all {
 		var line []byte
 		for end := time.Now().Add(25 * time.Second); len(line) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			line, _ = os.ReadFile("/proc/" + itoa(pid) + "/cmdline") // one that executes just now has none
+			line, _ = os.ReadFile("/proc/" + itoa(pid) + "/cmdline") // a process in its exec has none
 		}
 		if !strings.Contains(string(line), "sleep") {
 			t.Errorf("%d is %q", pid, line)

@@ -13,16 +13,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Name is the argv[0] under which any executable of ours is the init.
+// Name is the argv[0] under which an executable of this project is the init.
 const Name = "sandbox-init"
 
 // controlFD is the init's end of the socket, unless ControlVariable says otherwise.
 const controlFD = 3
 
-// ControlVariable names another descriptor for the socket: of container runtimes, some hand on none but the first three.
+// ControlVariable names another descriptor for the socket: some container runtimes pass on only the first three.
 const ControlVariable = "SANDBOX_INIT_CONTROL"
 
-// control is where the socket is.
+// control is the descriptor of the socket.
 func control() int {
 	if text, ok := syscall.Getenv(ControlVariable); ok {
 		if n, err := strconv.Atoi(text); err == nil && n >= 0 {
@@ -51,40 +51,40 @@ func failed(stage initproto.Stage, detail string, err error) error {
 	return &failure{stage, detail, err}
 }
 
-// server is the init at work. The main thread serves the socket; the reaper's thread waits for
-// children. Both sleep in system calls: an idle sandbox costs two sleeping threads.
+// server is the running init. The main thread serves the socket; the reaper's thread waits for children. Both sleep in
+// system calls: an idle sandbox costs two sleeping threads.
 type server struct {
 	socket *socket
-	tree   tree // everything that runs in this sandbox
+	tree   tree // all processes of this sandbox
 	leave  func(code int)
 	housed bool // in a container that a runtime has made
-	// relay: this process is a terminal relay, and the init is where.
+	// relay: this process is a terminal relay, and this is the socket of its init.
 	relay bool
 	where string
 
-	bell int // an eventfd that wakes the reaper when there is a program
+	bell int // an eventfd that wakes the reaper at a program's start
 
 	mu       sync.Mutex
 	running  map[int]uint64 // pid → id of the programs asked for
-	starting bool           // another one is on its way
-	early    map[int]end    // what ended meanwhile
-	// terminals of programs, kept open while they live: one that lets go of its terminal, and opens it again, has
-	// not hung up.
+	starting bool           // another one is being started
+	early    map[int]end    // children that ended meanwhile
+	// terminals of programs, kept open while they live: a program that closes its terminal, and opens it again, has not
+	// hung up.
 	terminals map[int]int
-	relays    map[int]*socket // pid → where the terminal relay is that the program is on
+	relays    map[int]*socket // pid → socket of the program's terminal relay
 }
 
-// tree is everything that descends from this process.
+// tree is all descendants of this process.
 type tree interface {
 	signal(syscall.Signal)
 	kill() // ends it all before this process exits
 }
 
-// Main is the whole life of the init. It does not return: leave is to exit. It must be called from a package's init
-// function: there the runtime keeps the main goroutine on the main thread by itself, and new threads
-// take after that one. (runtime.LockOSThread would do the first, at the price of a thread more.)
+// Main is the main function of the init. It does not return: leave is to exit. It must be called from a package's init
+// function: there the runtime keeps the main goroutine on the main thread by itself, and new threads inherit that
+// thread's attributes. (runtime.LockOSThread would do the first, at the price of one more thread.)
 func Main(leave func(code int)) {
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // or ps shows a descriptor's number
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&append([]byte(Name), 0)[0])), 0, 0, 0) // otherwise ps shows a descriptor's number
 	s := &server{socket: &socket{fd: control()}, leave: leave, running: map[int]uint64{}, terminals: map[int]int{}, relays: map[int]*socket{}}
 	s.where, s.relay = syscall.Getenv(RelayVariable)
 	err := s.serve()
@@ -95,7 +95,7 @@ func Main(leave func(code int)) {
 	s.exit(code)
 }
 
-// exit ends everything. Whoever calls it first, the other thread ends with it.
+// exit ends the process, with both threads.
 func (s *server) exit(code int) {
 	if s.tree != nil {
 		s.tree.kill()
@@ -103,7 +103,8 @@ func (s *server) exit(code int) {
 	s.leave(code)
 }
 
-// report tells the supervisor of a failure; without a supervisor it prints it, for a user who runs it by hand.
+// report sends a failure to the supervisor; without a supervisor it prints the failure, for a user who runs the init by
+// hand.
 func (s *server) report(id uint64, err error) int {
 	msg := initproto.Failed{ID: id, Stage: initproto.StageProtocol, Errno: uint32(unix.EPROTO), Detail: err.Error()}
 	var f *failure
@@ -148,7 +149,7 @@ func (s *server) serve() error {
 	for {
 		m, fds, err := s.socket.receive()
 		if err != nil {
-			return nil // the supervisor is gone, or is done with us: so are we
+			return nil // the supervisor is gone, or has closed the socket: the init ends
 		}
 		if err := s.handle(m, fds); err != nil {
 			return err
@@ -156,7 +157,7 @@ func (s *server) serve() error {
 	}
 }
 
-// setUp makes what the supervisor asks for first.
+// setUp carries out the supervisor's first message.
 func (s *server) setUp() error {
 	m, fds, err := s.socket.receive()
 	if err != nil {
@@ -202,7 +203,7 @@ func (s *server) handle(m any, fds []int) error {
 		}
 		for pid, id := range s.running {
 			if id == m.ID {
-				// The pid is a child of ours that was not reaped yet: it can not be another's.
+				// The pid belongs to an unreaped child: it is not reused.
 				_ = unix.Kill(pid, syscall.Signal(m.Num))
 			}
 		}
@@ -211,8 +212,8 @@ func (s *server) handle(m any, fds []int) error {
 	return failed(initproto.StageProtocol, "request", initproto.ErrMalformed)
 }
 
-// start runs a program and answers. While it is on its way no other program is started: a neighbour could stop it there
-// (SIGSTOP), and the reaper has others to report.
+// start runs a program and answers. During a start no other program is started: it could stop the new one (SIGSTOP), and
+// the reaper has other programs to report.
 func (s *server) start(m *initproto.Exec, fds []int) error {
 	s.mu.Lock()
 	s.starting = true
@@ -226,7 +227,7 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	if err != nil {
 		s.report(m.ID, err)
 		if len(s.running) == 0 {
-			s.exit(1) // nothing else keeps this sandbox
+			s.exit(1) // the sandbox has no other program
 		}
 		return nil
 	}
@@ -259,8 +260,9 @@ type end struct {
 	at     uint64
 }
 
-// ended reports the end of a program that was asked for, and ends the sandbox with the last; if that was on a terminal relay, the
-// supervisor does: whoever put it there must go first, or would say on the terminal that we have gone. With mu held.
+// ended reports the end of a program, and ends the sandbox with the last one. If that was on a terminal relay, the
+// supervisor ends the sandbox: the runtime's exec must end first, otherwise it would print on the terminal that the
+// sandbox is gone. With mu held.
 func (s *server) ended(pid int, e end) {
 	id := s.running[pid]
 	delete(s.running, pid)
@@ -274,23 +276,22 @@ func (s *server) ended(pid int, e end) {
 	}
 }
 
-// reap waits for all children: programs asked for, and orphans.
-// It ends the sandbox with the last program. It runs from the beginning: by the time there is a child
-// its thread sleeps in the kernel, and nothing depends on when the Go scheduler would start one.
+// reap waits for all children: programs, and orphans. It ends the sandbox with the last program. It runs from the
+// beginning: at the first child its thread already sleeps in the kernel, and does not depend on the Go scheduler.
 func (s *server) reap() {
 	bell := make([]byte, 8)
-	_, _ = unix.Read(s.bell, bell) // interrupted, it finds no children below
+	_, _ = unix.Read(s.bell, bell) // after an interruption, Wait4 finds no children
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WALL|unix.WUNTRACED, nil)
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil { // no children, just now
+		if err != nil { // no children at the moment
 			s.mu.Lock()
 			more := len(s.relays) > 0
 			s.mu.Unlock()
-			if more { // what a program leaves behind comes to us, whose child it was not, and nothing tells us
+			if more { // orphans of a relay's program become children of the init without any notification
 				_ = unix.Nanosleep(&unix.Timespec{Nsec: orphanReapInterval}, nil)
 			} else {
 				_, _ = unix.Read(s.bell, bell)
@@ -298,14 +299,14 @@ func (s *server) reap() {
 			continue
 		}
 		if status.Stopped() {
-			s.goOn(pid)
+			s.continueStopped(pid)
 			continue
 		}
 		e := end{status, monotonic()}
 		s.mu.Lock()
 		if _, ok := s.running[pid]; ok {
 			s.ended(pid, e)
-		} else if s.starting { // perhaps the one that is: it is known when it was executed
+		} else if s.starting { // possibly the program in start: its pid is known after its exec
 			if s.early == nil {
 				s.early = map[int]end{}
 			}
@@ -318,9 +319,9 @@ func (s *server) reap() {
 // orphanReapInterval is how long, in nanoseconds, the orphans of a program on a terminal relay may stay zombies.
 const orphanReapInterval = 50e6
 
-// goOn continues a child that was stopped before it was a program: by a neighbour, who could keep it from ever becoming
-// one. What stops a program is that program's affair.
-func (s *server) goOn(pid int) {
+// continueStopped continues a child that was stopped before its exec: by another program, which could prevent the start for ever. A
+// program that is stopped after its exec stays stopped.
+func (s *server) continueStopped(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.running[pid]; !ok && s.starting {
@@ -328,20 +329,21 @@ func (s *server) goOn(pid int) {
 	}
 }
 
-// monotonic is the clock by which runs are measured: here, where they happen, and not where they are
-// heard of.
+// monotonic is the clock of run times: the init reads it when a program starts or ends, and not when the supervisor
+// learns of it.
 func monotonic() uint64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can not fail with this clock
 	return uint64(t.Nano())
 }
 
-// isSupervised refuses to go on when there is no supervisor at the other end: run by hand, an init that mounts
-// and pivots would swap away the root of the machine it runs on.
+// isSupervised returns an error if no supervisor is at the other end: run by hand, an init that mounts and pivots would
+// replace the root of its machine.
 func isSupervised(fd int) error {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || kind != unix.SOCK_STREAM {
-		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(fd), errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
+		return failed(initproto.StageProtocol, "descriptor "+strconv.Itoa(fd),
+			errors.New("is not a supervisor's socket; this program is started by sandbox-run only"))
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// prepare builds the file system that the setup describes and returns the descriptors to answer with. It
-// owns fds and closes them. In a container it reports what the runtime has made.
+// prepare builds the file system that the setup describes and returns the descriptors of the answer. It owns fds and
+// closes them. In a container it reports the state that the runtime has made.
 func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []int, err error) {
 	defer func() { closeAll(fds) }()
 	emptyCoreDumps() // before this process gives up the id that /proc/self belongs to
@@ -83,12 +83,13 @@ func prepare(m *initproto.Setup, fds []int, found *initproto.Posture) (ready []i
 	return append([]int{scratchMount}, places...), err
 }
 
-// inspectContainer makes sure that this process is in a container that a runtime has made, and looks at it. The program will have the id
-// that this process has, so no process inside may look into it, and it catches no signals: those of a pid namespace's own do not reach
-// its first process then.
+// inspectContainer checks that this process is in a container that a runtime has made, and inspects it. The program will
+// have the same id as this process, so no process inside may inspect this one, and it catches no signals: signals from
+// its own pid namespace then do not reach the first process.
 func inspectContainer(found *initproto.Posture) error {
 	if pid := unix.Getpid(); pid != 1 {
-		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
+		return failed(initproto.StageNamespaces, "pid namespace",
+			errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
 	catchNothing()
 	if err := hide(); err != nil {
@@ -100,7 +101,7 @@ func inspectContainer(found *initproto.Posture) error {
 	return look(found)
 }
 
-// look says what this process is.
+// look reads the state of this process.
 func look(found *initproto.Posture) error {
 	*found = initproto.Posture{PID: uint32(unix.Getpid()), UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid())}
 	nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
@@ -132,9 +133,9 @@ func look(found *initproto.Posture) error {
 	return nil
 }
 
-// emptyCoreDumps leaves all memory out of the core dumps of this process and, by inheritance, of every program. A core_pattern that is a
-// socket (Linux 6.16) is sent dumps whatever RLIMIT_CORE says. A kernel without core dumps has no such file. Each program can change it
-// back for its own memory, which is its own to give away.
+// emptyCoreDumps leaves all memory out of the core dumps of this process and, by inheritance, of every program. A
+// core_pattern that is a socket (Linux 6.16) gets dumps whatever RLIMIT_CORE says. A kernel without core dumps has no
+// such file. Each program can change it back, but only for its own memory.
 func emptyCoreDumps() {
 	fd, err := unix.Open("/proc/self/coredump_filter", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -144,13 +145,13 @@ func emptyCoreDumps() {
 	_ = unix.Close(fd)
 }
 
-// hide keeps processes inside from looking into this one.
+// hide keeps processes inside from inspecting this one.
 func hide() error {
 	return failed(initproto.StageNamespaces, "undumpable", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// silence lets go of where the runtime prints to, which is a file of the host's: a kernel that shows this process's descriptors to
-// others of its id in spite of hide would let the program write there.
+// silence closes the runtime's output, which is a file of the host: a kernel that shows this process's descriptors to
+// other processes of its id in spite of hide would let the program write there.
 func silence() error {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	for fd := 1; fd <= 2 && err == nil; fd++ {
@@ -162,7 +163,7 @@ func silence() error {
 	return failed(initproto.StageRootfs, "let go of the runtime's output", err)
 }
 
-// openPlaces opens directories for the supervisor to look at, and a socket to ask about this network namespace's.
+// openPlaces opens directories for the supervisor's limit poller, and a socket that queries this network namespace.
 func openPlaces(paths ...string) (fds []int, err error) {
 	for _, p := range paths {
 		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -180,8 +181,8 @@ func openPlaces(paths ...string) (fds []int, err error) {
 	return append(fds, fd), nil
 }
 
-// noDescriptor is a message that names a descriptor it did not bring. (Package fmt would make this
-// program a quarter larger, and that much slower to start.)
+// noDescriptor is the error of a message that names a missing descriptor. (Package fmt would make this program a quarter
+// larger, and that much slower to start.)
 func noDescriptor(i, of int) error {
 	return errors.New("descriptor " + strconv.Itoa(i) + " of " + strconv.Itoa(of))
 }
@@ -194,11 +195,11 @@ func volumeFDs(m *initproto.Setup) []int {
 	return fds
 }
 
-// standsInFreshNamespaces is the check that keeps the machine's own root where it is: no mount
-// happens before it.
+// standsInFreshNamespaces is the check that protects the machine's own root: it comes before every mount.
 func standsInFreshNamespaces(m *initproto.Setup) error {
 	if pid := unix.Getpid(); pid != 1 {
-		return failed(initproto.StageNamespaces, "pid namespace", errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
+		return failed(initproto.StageNamespaces, "pid namespace",
+			errors.New("this is process "+strconv.Itoa(pid)+", not the first of a fresh one"))
 	}
 	for _, ns := range []struct {
 		name string
@@ -215,16 +216,15 @@ func standsInFreshNamespaces(m *initproto.Setup) error {
 	return nil
 }
 
-// becomeRoot makes this thread, which does all the work and has all the children, root of its user
-// namespace: the supervisor has written the maps by now. The uid was the sandbox's own from birth; the
-// gid and the groups were still the supervisor's, and for the runtime's own threads they stay that. Those
-// may wait for children and write to the socket, and have no more rights outside than any process in a user
-// namespace has. (Changing them too takes a signal to each and three rounds of it: a tenth of a
-// sandbox's whole cost.)
+// becomeRoot makes this thread, which does all the work and has all the children, root of its user namespace: the
+// supervisor has written the maps by now. The uid was the sandbox's own from the start; the gid and the groups were
+// still the supervisor's, and stay so for the runtime's other threads. Those may wait for children and write to the
+// socket, and have no more rights outside than any process in a user namespace. (Changing them too takes a signal to
+// each and three rounds of it: a tenth of a sandbox's whole cost.)
 //
-// Where a supervisor that is not root has no id to spare, the init keeps the program's own, and has only its
-// capabilities ahead of it. A program may signal processes that have its id: not the first process of its namespace, though,
-// as long as that catches no signals.
+// An ordinary user's supervisor may have no second id: then the init keeps the program's own, and differs from it only
+// by its capabilities. A program may signal processes with its id, but not the first process of its namespace as long as
+// that catches no signals.
 func becomeRoot(m *initproto.Setup) error {
 	if m.Stay {
 		catchNothing()
@@ -244,21 +244,22 @@ func becomeRoot(m *initproto.Setup) error {
 	return nil
 }
 
-// catchNothing takes the runtime's handlers away. What the default would do to a process, the kernel does not do to the
-// first of a pid namespace, unless the signal comes from outside or is its own fault.
+// catchNothing removes the runtime's handlers. The kernel does not apply the default action of a signal to the first
+// process of a pid namespace, unless the signal comes from outside or is caused by the process itself.
 func catchNothing() {
 	var byDefault [4]uint64 // struct sigaction: SIG_DFL, no flags, no mask
 	for sig := uintptr(1); sig <= 64; sig++ {
-		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0) // SIGKILL and SIGSTOP have no other
+		// SIGKILL and SIGSTOP have no other
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
 	}
 }
 
-// emptyDir is a directory of our own /dev that holds nothing yet: it hides other directories. What is in
-// the root itself may be the program's own doing.
+// emptyDir is an empty directory in the sandbox's own /dev: it hides other directories. The program may have changed the
+// directories of the root itself.
 const emptyDir = "/dev/shm"
 
-// anywhere is a directory that every host has. What is mounted on it, in our copy of the host's
-// mounts, goes with them.
+// anywhere is a directory that every host has. A mount on it, in the init's copy of the host's mounts, is removed with
+// them.
 const anywhere = "/proc"
 
 // buildRoot makes the tree of the descriptor this process's root, with a /proc of this pid
@@ -280,7 +281,7 @@ func buildRoot(m *initproto.Setup, tree int) error {
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return fail("pivot root", err)
 	}
-	// The host lies on top of our root now, and ".." of the root leads to it: nothing may be looked up
+	// The host's root is now mounted on top of the new one, and ".." of the root leads to it: no path may be looked up
 	// before it is gone.
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return fail("detach host", err)
@@ -338,7 +339,7 @@ func buildRoot(m *initproto.Setup, tree int) error {
 	return fail("mount /dev/pts", attach(pts, "/dev/pts"))
 }
 
-// set writes a kernel parameter. One that this kernel does not have has nothing to limit.
+// set writes a kernel parameter. A parameter that this kernel does not have has nothing to limit.
 func set(s initproto.Setting) error {
 	fd, err := unix.Open("/proc/sys/"+s.Name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT {
@@ -351,7 +352,7 @@ func set(s initproto.Setting) error {
 	return failed(initproto.StageLimits, "set "+s.Name, err)
 }
 
-// verifyProc makes sure that what will be written through /proc is a procfs (F5).
+// verifyProc checks that /proc, through which the init will write, is a procfs (F5).
 func verifyProc() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs("/proc", &st); err != nil {
@@ -381,7 +382,7 @@ func newMount(fstype string, attrs int, options ...string) (int, error) {
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attrs)
 }
 
-// target opens a mount target without following anything a root or a scratch could plant (F3, F6).
+// target opens a mount target without following any link of a root or a scratch (F3, F6).
 func target(p string) (int, error) {
 	return unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC, // with O_NOFOLLOW a link at the end would be opened itself, not refused
@@ -389,7 +390,7 @@ func target(p string) (int, error) {
 	})
 }
 
-// attach puts a detached mount at a path.
+// attach attaches a detached mount to a path.
 func attach(mount int, p string) error {
 	at, err := target(p)
 	if err != nil {
@@ -399,10 +400,10 @@ func attach(mount int, p string) error {
 	return unix.MoveMount(mount, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// takeScratch returns detached mounts of the parts of the scratch, in the order of the binds, and of
-// the whole, last: for the next phase. The supervisor could not make these: it is in another mount
-// namespace. Nor can a detached mount be copied on every kernel, so it is attached first, to something
-// that is about to go anyway: every separate unmounting waits for all processors.
+// takeScratch returns detached mounts of the parts of the scratch, in the order of the binds, and of the whole, last:
+// for the next phase. The supervisor can not make these: it is in another mount namespace. Nor can a detached mount be
+// copied on every kernel, so it is attached first, to a mount that is removed anyway: every separate unmount waits for
+// all processors.
 func takeScratch(m *initproto.Setup, scratch int) (parts []int, err error) {
 	fail := func(what string, err error) ([]int, error) {
 		closeAll(parts)
@@ -424,8 +425,8 @@ func takeScratch(m *initproto.Setup, scratch int) (parts []int, err error) {
 	return parts, nil
 }
 
-// attachVolume puts a volume at its target, which it makes where the scratch allows it; in the
-// rest of the root the supervisor has made it.
+// attachVolume attaches a volume to its target. It makes the target in the scratch; in the rest of the root the
+// supervisor has made it.
 func attachVolume(v initproto.Volume, mount int) error {
 	err := attach(mount, v.To)
 	if errors.Is(err, unix.ENOENT) {

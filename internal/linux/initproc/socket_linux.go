@@ -8,7 +8,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// socket is the init's end of the conversation: plain blocking system calls, no poller.
+// socket is the init's end of the connection: plain blocking system calls, no poller.
 type socket struct {
 	fd    int
 	inbox initproto.Inbox[int]
@@ -67,7 +67,7 @@ func recvmsg(fd int, p, oob []byte) (n, oobn, flags int, from unix.Sockaddr, err
 	}
 }
 
-// send writes a frame with its descriptors, which stay the caller's.
+// send writes a frame with its descriptors, which the caller still owns.
 func (s *socket) send(frame []byte, fds ...int) error {
 	var oob []byte
 	if len(fds) > 0 {

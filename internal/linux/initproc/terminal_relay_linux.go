@@ -10,18 +10,18 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Where a terminal can be handed neither into a sandbox nor out of it, the runtime puts a process on it: this executable once more,
-// which is then a terminal relay. It comes to the init, in the sandbox, and has the one program as its child that is to be on
-// its terminal. To the supervisor that is a program like others: the init stands between.
+// Where a terminal can be passed neither into a sandbox nor out of it, the runtime starts a process on it: this
+// executable once more, as a terminal relay. It connects to the init in the sandbox, and runs the one program on its
+// terminal as its child. To the supervisor that is an ordinary program: the init forwards the messages.
 
-// RelayVariable tells an executable of ours that it is a terminal relay, and the name of the abstract socket where its init is.
+// RelayVariable tells an executable that it is a terminal relay, and the name of its init's abstract socket.
 const RelayVariable = "SANDBOX_INIT_CONSOLE"
 
 // relayTimeout is how long, in milliseconds, a terminal relay and its init wait for each other. The supervisor waits longer.
 const relayTimeout = 20_000
 
-// becomeRelay makes a terminal relay of this process: it finds its init. The program will be in this session and in this process group, which have
-// the terminal; what is typed there to interrupt the program must not end this process.
+// becomeRelay makes this process a terminal relay: it connects to its init. The program will be in this session and in
+// this process group, which have the terminal; keys that interrupt the program must not end this process.
 func (s *server) becomeRelay() error {
 	ignoreAll()
 	if err := hide(); err != nil {
@@ -52,7 +52,7 @@ func (s *server) becomeRelay() error {
 	return nil
 }
 
-// noTree is the tree of a terminal relay: none. Its init has them all.
+// noTree is the empty tree of a terminal relay. Its init has all processes.
 type noTree struct{}
 
 func (noTree) signal(syscall.Signal) {}
@@ -60,7 +60,8 @@ func (noTree) kill()                 {}
 
 func address(name string) unix.Sockaddr { return &unix.SockaddrUnix{Name: "@" + name} }
 
-// ignoreAll has this process ignore what can be ignored, but for its children's ends: those would then not be told.
+// ignoreAll makes this process ignore all signals that can be ignored, except SIGCHLD: the kernel would then not report
+// the ends of children.
 func ignoreAll() {
 	ignore := [4]uint64{1} // struct sigaction: SIG_IGN, no flags, no mask
 	for sig := uintptr(1); sig <= 64; sig++ {
@@ -70,7 +71,7 @@ func ignoreAll() {
 	}
 }
 
-// runOnRelay has a terminal relay run a program, and returns what exec does.
+// runOnRelay makes a terminal relay run a program, and returns the results of exec.
 func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error) {
 	fd, err := acceptRelay(m.Relay)
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error
 	return 0, err
 }
 
-// acceptRelay returns who comes to a socket of that name first.
+// acceptRelay accepts the first connection to a socket of that name.
 func acceptRelay(name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -123,7 +124,7 @@ func acceptRelay(name string) (int, error) {
 	return there, err
 }
 
-// readable waits until there is something to read.
+// readable waits until there is data to read.
 func readable(fd int) error {
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, relayTimeout)
@@ -137,8 +138,8 @@ func readable(fd int) error {
 	}
 }
 
-// follow waits for the end of a program on a terminal relay. A terminal relay can be killed, by its neighbours or by its own program: then
-// the program comes to us, and the reaper hears of its end, unless it is over already.
+// follow waits for the end of a program on a terminal relay. A terminal relay can be killed, by other programs or by its
+// own: then the program becomes a child of the init, and the reaper reports its end, unless it has ended already.
 func (s *server) follow(pid int, there *socket) {
 	m, _, err := there.receive()
 	s.mu.Lock()

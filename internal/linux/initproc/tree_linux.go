@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// namespaceTree is everything in the pid namespace whose first process we are.
+// namespaceTree is all processes of the pid namespace whose first process is the init.
 type namespaceTree struct{}
 
 func (namespaceTree) signal(sig syscall.Signal) {
@@ -27,8 +27,8 @@ func (namespaceTree) kill() {}
 // descendants are the children of a process without a pid namespace of its own: found by walking.
 type descendants struct{}
 
-// adoptOrphans makes whatever the program leaves behind come to us, however often it forks and
-// whatever session it moves to, so that we can end it.
+// adoptOrphans makes orphans of the program children of this process, however often the program forks and whichever
+// session it moves to, so that this process can end them.
 func adoptOrphans() error {
 	return failed(initproto.StageNamespaces, "become subreaper", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 }
@@ -51,8 +51,8 @@ func (descendants) of(pid int) []int {
 	return all
 }
 
-// names lists a directory; one that is gone is empty. (Package os would start a thread before we do
-// anything, and make this program slower to start by a tenth.)
+// names lists a directory; a missing one is empty. (Package os would start a thread, and slow the start of this program
+// down by a tenth.)
 func names(dir string) (all []string) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -69,7 +69,7 @@ func names(dir string) (all []string) {
 	}
 }
 
-// contents reads a file; one that is gone is empty.
+// contents reads a file; a missing one is empty.
 func contents(file string) string {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -87,11 +87,11 @@ func contents(file string) string {
 	}
 }
 
-// signal goes through pidfds: between listing and signalling a pid may have died and its number
-// been given to a stranger, so descent is looked at again once the descriptor is held (R12).
+// signal uses pidfds: between listing and signalling a process may have ended and its pid been reused, so descent is
+// checked again once the descriptor is open (R12).
 func (d descendants) signal(sig syscall.Signal) {
 	for all := d.of(unix.Getpid()); len(all) > 0; {
-		// Looking again costs as much for one as for many, and a bomb is many.
+		// The second check costs the same for one process as for many, and a fork bomb has many.
 		some := all[:min(len(all), signalBatch)]
 		all = all[len(some):]
 		held := make(map[int]int, len(some)) // pidfd by pid
@@ -111,7 +111,7 @@ func (d descendants) signal(sig syscall.Signal) {
 	}
 }
 
-// signalBatch is how many descriptors are held at a time.
+// signalBatch is the number of descriptors that are open at a time.
 const signalBatch = 256
 
 // kill stops everything first, so that a fork bomb can not outrun the killing, then kills until

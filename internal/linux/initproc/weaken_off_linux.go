@@ -2,9 +2,9 @@
 
 package initproc
 
-// With the build tag weaken these take walls down, for tests (package weaken).
+// With the build tag weaken these remove controls, for tests (package weaken).
 
-// hidepid is the option of /proc that keeps programs from being told of processes that are not their own.
+// hidepid is the option of /proc that hides the processes of other users from programs.
 const hidepid = "invisible"
 
 func weakenRoot() {}

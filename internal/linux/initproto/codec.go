@@ -10,46 +10,47 @@ import (
 // MaxFrame bounds a frame: arguments and environment of a program, and room to spare.
 const MaxFrame = 4 << 20
 
-// HeaderSize is what stands before a frame: its length, and how many descriptors are its own. The
-// kernel may hand over several frames at once, with the descriptors of the last.
+// HeaderSize is the size of the header of a frame: its length, and the number of its descriptors. The kernel may return
+// several frames at once, with the descriptors of the last.
 const HeaderSize = 5
 
-// Version is raised with every change to the messages, so that an init and a supervisor of
-// different builds find out before they misunderstand each other.
+// Version is raised with every change of the messages, so that an init and a supervisor of different builds detect the
+// difference.
 const Version = 7
 
 // MaxDescriptors is how many descriptors travel with one frame at the most (the kernel's
 // SCM_MAX_FD is 253).
 const MaxDescriptors = 200
 
-// ErrMalformed is the one error of a decoder.
+// ErrMalformed is the only error of a decoder.
 var ErrMalformed = errors.New("malformed init message")
 
 // versionError is a message of another version: the two ends are of different builds.
 type versionError uint64
 
 func (e versionError) Error() string {
-	return "sandbox-init speaks version " + strconv.Itoa(Version) + " of its protocol, and sandbox-run version " + strconv.FormatUint(uint64(e), 10) +
+	return "sandbox-init speaks version " + strconv.Itoa(Version) + " of its protocol, and sandbox-run version " +
+		strconv.FormatUint(uint64(e), 10) +
 		": they are of different builds; put the sandbox-init of the same release beside sandbox-run"
 }
 
 func (versionError) Is(target error) bool { return target == ErrMalformed }
 
-// This encoding is written by hand because the init decodes one message in its whole life: the
-// reflection of a general codec would cost it more time than building the root does.
+// This encoding is written by hand because the init decodes one message in its whole life: the reflection of a general
+// codec would cost it more time than building the root does.
 
-// codec walks over the fields of a message in their one order: it appends them to a frame, or takes them off one. After the first malformed
-// value it yields zeros and keeps the error.
+// codec visits the fields of a message in their one order: it appends them to a frame, or reads them from one. After the
+// first malformed value it yields zeros and keeps the error.
 type codec struct {
 	b        []byte
 	decoding bool
 	bad      bool
-	version  error // the other end's version is another one; nothing else was read
+	version  error // the other end has another version; nothing else was read
 }
 
 func (c *codec) fail() { c.bad, c.b = true, nil }
 
-// advance takes n bytes off the frame; none is malformed.
+// advance reads n bytes of the frame; too few are malformed.
 func (c *codec) advance(n int) {
 	if n <= 0 {
 		c.fail()
@@ -142,8 +143,8 @@ func (c *codec) bool(v *bool) {
 	}
 }
 
-// list walks over a list whose elements take at least one byte each, so that no length can make the decoder allocate more than the frame
-// itself. It ends at the first malformed element.
+// list visits a list whose elements take at least one byte each, so that no length can make the decoder allocate more
+// than the frame itself. It ends at the first malformed element.
 func list[T any](c *codec, v *[]T, element func(*T)) {
 	n := uint64(len(*v))
 	if c.uint(&n); !c.decoding {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// encoder is what every message has.
+// encoder is implemented by every message.
 type encoder interface{ Encode() []byte }
 
 var (
@@ -28,9 +28,11 @@ var (
 
 func drawSetup(t *rapid.T) *Setup {
 	return &Setup{
-		Namespaced: rapid.Bool().Draw(t, "n"), HostMountNS: rapid.Uint64().Draw(t, "m"), HostUserNS: rapid.Uint64().Draw(t, "u"), Hostname: text.Draw(t, "h"),
-		Root: descriptor.Draw(t, "root"), Masked: texts.Draw(t, "masked"), Hidden: texts.Draw(t, "hidden"), ReadOnly: texts.Draw(t, "ro"), Scratch: descriptor.Draw(t, "s"),
-		Binds: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Bind { return Bind{text.Draw(t, "f"), text.Draw(t, "t")} }), 0, 4).Draw(t, "binds"),
+		Namespaced: rapid.Bool().Draw(t, "n"), HostMountNS: rapid.Uint64().Draw(t, "m"), HostUserNS: rapid.Uint64().Draw(t, "u"),
+		Hostname: text.Draw(t, "h"),
+		Root:     descriptor.Draw(t, "root"), Masked: texts.Draw(t, "masked"), Hidden: texts.Draw(t, "hidden"), ReadOnly: texts.Draw(t, "ro"),
+		Scratch: descriptor.Draw(t, "s"),
+		Binds:   rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Bind { return Bind{text.Draw(t, "f"), text.Draw(t, "t")} }), 0, 4).Draw(t, "binds"),
 		Volumes: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Volume {
 			return Volume{descriptor.Draw(t, "f"), text.Draw(t, "t"), rapid.Bool().Draw(t, "b")}
 		}), 0, 4).Draw(t, "volumes"),
@@ -48,15 +50,18 @@ func drawRuleset(t *rapid.T) Ruleset {
 
 func drawExec(t *rapid.T) *Exec {
 	return &Exec{
-		ID: rapid.Uint64().Draw(t, "id"), Paths: texts.Draw(t, "paths"), Args: texts.Draw(t, "args"), Env: texts.Draw(t, "env"), Dir: text.Draw(t, "dir"),
+		ID: rapid.Uint64().Draw(t, "id"), Paths: texts.Draw(t, "paths"), Args: texts.Draw(t, "args"), Env: texts.Draw(t, "env"),
+		Dir: text.Draw(t, "dir"),
 		UID: rapid.Uint32().Draw(t, "uid"), GID: rapid.Uint32().Draw(t, "gid"),
 		Rlimits: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rlimit {
 			return Rlimit{rapid.Uint32().Draw(t, "r"), rapid.Uint64().Draw(t, "s"), rapid.Uint64().Draw(t, "m")}
 		}), 0, 4).Draw(t, "rlimits"),
 		Seccomp:  rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "seccomp"),
 		Landlock: drawRuleset(t),
-		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")}, Terminal: rapid.Bool().Draw(t, "tty"),
-		Rows: rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"), Cgroups: rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
+		Loopback: rapid.Bool().Draw(t, "lo"), Stdio: [3]int{descriptor.Draw(t, "0"), descriptor.Draw(t, "1"), descriptor.Draw(t, "2")},
+		Terminal: rapid.Bool().Draw(t, "tty"),
+		Rows:     rapid.Uint16().Draw(t, "rows"), Cols: rapid.Uint16().Draw(t, "cols"),
+		Cgroups:     rapid.SliceOfN(descriptor, 0, 5).Draw(t, "cgroups"),
 		NewCgroupNS: rapid.Bool().Draw(t, "cg"), NewUserNS: rapid.Bool().Draw(t, "user"), Relay: text.Draw(t, "console"),
 		Probe: rapid.Bool().Draw(t, "probe"), Forbidden: text.Draw(t, "forbidden"),
 	}
@@ -75,7 +80,8 @@ func drawMessage(t *rapid.T) encoder {
 	case 4:
 		return &Exited{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "status"), rapid.Uint64().Draw(t, "at")}
 	case 5:
-		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"), text.Draw(t, "detail")}
+		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"),
+			text.Draw(t, "detail")}
 	case 6:
 		return &Listener{rapid.Uint64().Draw(t, "id")}
 	case 7:
@@ -90,7 +96,7 @@ func drawMessage(t *rapid.T) encoder {
 	return &Ready{}
 }
 
-// Any messages, sent one after another and received in any pieces, come out as they went in.
+// Any messages, sent one after another and received in any pieces, arrive unchanged.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stream []byte
@@ -102,7 +108,8 @@ func TestRoundTrip(t *testing.T) {
 			n := rapid.IntRange(0, MaxDescriptors).Draw(t, "descriptors")
 			frame := m.Encode()
 			Accompany(frame, n)
-			stream, sent, counts, lengths, firsts = append(stream, frame...), append(sent, m), append(counts, n), append(lengths, len(frame)), append(firsts, total)
+			stream, sent, counts, lengths, firsts = append(stream, frame...), append(sent, m), append(counts, n), append(lengths, len(frame)),
+				append(firsts, total)
 			total += n
 		}
 		var in Inbox[int]
@@ -146,7 +153,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// A message that lacks a byte, or has one too many, is not a message.
+// A message without its last byte, or with one too many, is malformed.
 func TestTruncated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := drawMessage(t).Encode()[HeaderSize:]
@@ -190,7 +197,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	}
 }
 
-// fieldsOf are the indices of all fields, those of structs among them included.
+// fieldsOf are the indices of all fields, including those of nested structs.
 func fieldsOf(t *testing.T, message reflect.Type) (paths [][]int) {
 	t.Helper()
 	for i := range message.NumField() {
@@ -214,7 +221,7 @@ func TestVersionMismatch(t *testing.T) {
 	if m, err := Decode(frame[HeaderSize:]); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), "different builds") {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if m, err := Decode(frame[HeaderSize : HeaderSize+1]); err != ErrMalformed { //nolint:errorlint // that, and no version
+	if m, err := Decode(frame[HeaderSize : HeaderSize+1]); err != ErrMalformed { //nolint:errorlint // exactly this error, not versionError
 		t.Errorf("%+v, %v", m, err)
 	}
 }
@@ -224,7 +231,8 @@ func TestInboxRefuses(t *testing.T) {
 		return append(binary.LittleEndian.AppendUint32(nil, length), fds)
 	}
 	for name, h := range map[string][]byte{
-		"nothing": header(0, 0), "too long": header(MaxFrame+1, 0), "much too long": header(1<<32-1, 0), "too many descriptors": header(1, MaxDescriptors+1),
+		"nothing": header(0, 0), "too long": header(MaxFrame+1, 0), "much too long": header(1<<32-1, 0),
+		"too many descriptors": header(1, MaxDescriptors+1),
 	} {
 		var in Inbox[int]
 		in.Put(h)
@@ -264,7 +272,8 @@ func TestStageNames(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, m := range []encoder{
 		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
-		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1}, Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Cgroups: []int{3}},
+		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1},
+			Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Cgroups: []int{3}},
 		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3}, &Failed{1, StageExec, 2, "x"}, &Ready{},
 		&Expect{ID: 1, Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Loopback: true}, &Expected{1}, &Adopt{1, 2},
 	} {
@@ -283,7 +292,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was understood means the same when it is said again.
+		// A decoded message is equal after another encoding and decoding.
 		again, err := Decode(m.(encoder).Encode()[HeaderSize:])
 		if err != nil {
 			t.Fatal(err)

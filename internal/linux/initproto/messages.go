@@ -59,29 +59,26 @@ func (s Stage) String() string {
 	return "unknown"
 }
 
-// Setup tells the init what file system to build. Descriptors are indices into those of the frame; -1
-// is none.
+// Setup describes the file system that the init builds. Descriptors are indices into those of the frame; -1 is none.
 type Setup struct {
-	// Namespaced is false for the process backend: then nothing is mounted and only the reaping,
-	// limiting and watching part of the init is used.
+	// Namespaced is false for the process backend: the init then mounts nothing and only reaps, limits and supervises.
 	Namespaced bool
-	// Housed: a container runtime has built the file system, and the init is the first process in it, with
-	// the program's own id and no privilege. It says in its answer what it finds.
+	// Housed: a container runtime has built the file system, and the init is its first process, with the program's own
+	// id and no privilege. Its answer has its posture.
 	Housed bool
-	// Inner, of one that is not Namespaced, says that the init is in a container of another runtime, and
-	// was born in a user namespace of its own there: it becomes root in it, and no process may look into it.
+	// Inner, for a setup that is not Namespaced: the init is in a container of another runtime, in a user namespace of
+	// its own there. It becomes root in it, and no process may inspect it.
 	Inner bool
-	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must
-	// not find itself in them.
+	// HostMountNS and HostUserNS are the inodes of the supervisor's own namespaces: the init must be in others.
 	HostMountNS, HostUserNS uint64
-	// Stay says that the init has the program's own id, for want of a second one, and remains who it is.
+	// Stay says that the init has the program's own id, for lack of a second one, and keeps it.
 	Stay bool
 	// KeepGroups says that the user namespace was made by a user who may not drop groups.
 	KeepGroups bool
 	// Settings are parameters of its own namespaces that the init sets, below /proc/sys.
 	Settings []Setting
-	// Census asks for descriptors of the sandbox's /proc and /dev/shm, and for a socket that tells about its sockets, for a supervisor that
-	// has to count by looking.
+	// Census asks for descriptors of the sandbox's /proc and /dev/shm, and for a socket that reports its sockets, for a
+	// supervisor that polls limits.
 	Census bool
 
 	Hostname string
@@ -91,7 +88,7 @@ type Setup struct {
 	ReadOnly []string // directories of /proc to make read-only
 
 	Scratch int      // descriptor of the scratch's mount
-	Binds   []Bind   // directories of the scratch and where they appear
+	Binds   []Bind   // directories of the scratch and their mount points
 	Volumes []Volume // further mounts
 	ShmSize uint64   // bytes of /dev/shm
 }
@@ -126,7 +123,7 @@ type Exec struct {
 	// KeepGroups is as in Setup.
 	KeepGroups  bool
 	Rlimits     []Rlimit
-	Seccomp     []byte // a BPF program; empty is none. One that notifies is answered with a Listener, too, if the kernel has one
+	Seccomp     []byte // a BPF program; empty is none. For one that notifies, the init also sends a Listener, if the kernel has one
 	Landlock    Ruleset
 	Loopback    bool
 	Stdio       [3]int // descriptors; all -1 with a terminal
@@ -134,32 +131,33 @@ type Exec struct {
 	Rows, Cols  uint16
 	Cgroups     []int // descriptors of the files to join cgroups through
 	NewCgroupNS bool
-	// NewUserNS gives the program a user namespace of its own, in which the init's one id is UID and GID: where a container
-	// runtime insists that the id is called 0.
+	// NewUserNS gives the program a user namespace of its own, in which the init's single id is UID and GID: for
+	// container runtimes that map the id to 0.
 	NewUserNS  bool
-	IntoCgroup int // descriptor of the v2 group's directory to be born in, where that can be, in place of joining; -1 is none
-	// Relay names a socket of the sandbox's own, to which a process comes that has the terminal: the program is that one's child. Empty: the
-	// init makes the terminal.
+	IntoCgroup int // descriptor of the v2 cgroup's directory to start in, where possible, instead of joining; -1 is none
+	// Relay names a socket in the sandbox to which the process with the terminal connects: the program is that process's
+	// child. Empty: the init makes the terminal.
 	Relay string
-	// Probe: between the last wall and the program, the process makes the call of [ProbeMark], and there is no program unless that is refused
-	// as the filter refuses it or, if the filter has a listener, answered with [ProbeGo].
+	// Probe: between the filter and the exec, the process makes the call of [ProbeMark]. The program is executed only if
+	// that call is refused as the filter refuses it or, if the filter has a listener, is answered with [ProbeGo].
 	Probe bool
-	// Held: with Probe, there is no program either if the filter has no listener.
+	// Held: with Probe, the program is not executed either if the filter has no listener.
 	Held bool
-	// Forbidden is a path, or "". With Probe, the process tries to make a device there that every user may make, which nothing but Landlock
-	// refuses.
+	// Forbidden is a path, or "". With Probe, the process tries to make a device there that every user may make, and
+	// that only Landlock refuses.
 	Forbidden string
 }
 
-// Ruleset is what Landlock enforces; without rules there is none. FS and Net are the rights that the kernel handles, and Scoped what a
-// program may do only with programs of the same ruleset; each is 0 where the kernel can not.
+// Ruleset is the Landlock ruleset; without rules there is none. FS and Net are the rights that the kernel handles, and
+// Scoped the operations that are limited to programs of the same ruleset; each is 0 where the kernel can not.
 type Ruleset struct {
 	Rules           []Rule
 	FS, Net, Scoped uint64
 }
 
-// The probe is seccomp(ProbeMark, errno), where errno is what came of the attempt at Exec.Forbidden (0: it succeeded, or was not made). No
-// kernel knows such an operation: without a filter the call fails with EINVAL, and every filter of ours refuses it.
+// The probe is seccomp(ProbeMark, errno), where errno is the result of the attempt at Exec.Forbidden (0: it succeeded,
+// or was not made). No kernel has such an operation: without a filter the call fails with EINVAL, and every filter of
+// this project refuses it.
 const (
 	ProbeMark = 0x70726f62
 	ProbeGo   = 1
@@ -171,22 +169,22 @@ type Rule struct {
 	Access uint64
 }
 
-// Signal is for the process with that id, or for everyone when All is set.
+// Signal is for the process with that id, or for all processes if All is set.
 type Signal struct {
 	ID  uint64
 	All bool
 	Num uint32
 }
 
-// Started says that the program was executed.
+// Started reports that the program was executed.
 type Started struct {
 	ID  uint64
 	PID uint32 // in the sandbox's own pid namespace
 	At  uint64 // nanoseconds of the monotonic clock, which is the supervisor's too
 }
 
-// Expect tells an init that a program is going to be forked into its namespaces by a zygote, which has to be given what only
-// the init can make: the second wall, of paths as they are inside.
+// Expect tells an init that a zygote is going to fork a program into its namespaces. The zygote needs the Landlock
+// ruleset, which only the init can make, because its paths are those inside.
 type Expect struct {
 	ID       uint64
 	Landlock Ruleset // as in Exec
@@ -196,25 +194,25 @@ type Expect struct {
 // Expected answers an Expect, with the ruleset's descriptor if rules were given.
 type Expected struct{ ID uint64 }
 
-// Adopt names the program that was expected. It is the init's child by now, and from here on like any that was executed; Started
-// does not follow. Nothing else may have been run before.
+// Adopt names the expected program. It is the init's child by now, and from here on like any executed one; Started does
+// not follow. No other program may have run before.
 type Adopt struct {
 	ID  uint64
 	PID uint32 // in the sandbox's own pid namespace
 }
 
-// Listener comes before Started, from the program's own process, with the descriptor that the kernel tells of its refused
-// system calls through.
+// Listener comes before Started, from the program's own process, with the descriptor by which the kernel reports its
+// refused system calls.
 type Listener struct{ ID uint64 }
 
-// Exited says how the process ended, as wait4 puts it.
+// Exited reports how the process ended, as a status of wait4.
 type Exited struct {
 	ID     uint64
 	Status uint32
 	At     uint64 // as in Started
 }
 
-// Failed says where and why the init could not do what it was told. ID is 0 for the setup.
+// Failed reports the stage and the cause of a failure of the init. ID is 0 for the setup.
 type Failed struct {
 	ID     uint64
 	Stage  Stage
@@ -222,7 +220,7 @@ type Failed struct {
 	Detail string
 }
 
-// frame makes a frame of a message: header, kind, fields.
+// frame encodes a message as a frame: header, kind, fields.
 func frame(kind Kind, m message) []byte {
 	c := codec{b: make([]byte, HeaderSize, 512)}
 	c.b = append(c.b, byte(kind))
@@ -231,24 +229,22 @@ func frame(kind Kind, m message) []byte {
 	return c.b
 }
 
-// Accompany notes in a frame's header how many descriptors travel with it.
+// Accompany records in a frame's header how many descriptors travel with it.
 func Accompany(frame []byte, descriptors int) { frame[4] = byte(descriptors) }
 
-// Inbox puts frames back together from what was read, however that was cut or joined, with the
-// descriptors that came along. D is what the reader calls a descriptor.
+// Inbox reassembles frames from reads of any size, with their descriptors. D is the reader's type of a descriptor.
 type Inbox[D any] struct {
 	data        []byte
 	descriptors []D
 }
 
-// Put adds what was read.
+// Put adds the result of a read.
 func (b *Inbox[D]) Put(data []byte, descriptors ...D) {
 	b.data = append(b.data, data...)
 	b.descriptors = append(b.descriptors, descriptors...)
 }
 
-// Take returns the next message and its descriptors, which are the caller's; nil while there is no
-// whole one.
+// Take returns the next message and its descriptors, which the caller owns; nil while no complete message has arrived.
 func (b *Inbox[D]) Take() (m any, descriptors []D, err error) {
 	if len(b.data) < HeaderSize {
 		return nil, nil, nil

@@ -2,7 +2,7 @@ package registry
 
 import "testing"
 
-// FuzzSlot: only the name that a slot is given is read as that slot. Anything else in the directory is somebody else's.
+// FuzzSlot: only the name of a slot is read as that slot. Any other file in the directory is foreign.
 func FuzzSlot(f *testing.F) {
 	for _, s := range []string{"s0000", "sffff", "sFFFF", "s+001", "s00001", ".new-0123456789abcdef", "s0_00", ""} {
 		f.Add(s)

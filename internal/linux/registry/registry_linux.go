@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// Slots is how many supervisors there can be at once, uncollected dead ones included.
+	// Slots is the maximum number of supervisors, uncollected dead ones included.
 	Slots = 1 << 16
-	// MaxRecord bounds what a record may hold, and what is read of one.
+	// MaxRecord bounds the size of a record, and the part that is read.
 	MaxRecord = 1 << 20
 
 	newPrefix = ".new-"
-	// createTries bounds how often a collector may take our new file before it is locked.
+	// createTries bounds how often a collector may take a new file before it is locked.
 	createTries = 100
 )
 
@@ -37,8 +37,8 @@ func slotOf(file string) (slot int, ok bool) {
 	return int(n), err == nil
 }
 
-// held is a locked file under a name.
-type held struct {
+// lockedFile is a locked file under a name.
+type lockedFile struct {
 	dir  *os.File
 	file *os.File
 	path string // for messages
@@ -50,42 +50,42 @@ type held struct {
 
 // Entry is this supervisor's registration.
 type Entry struct {
-	held
+	lockedFile
 	slot int
 }
 
-// Slot is the number, unique among all that are registered in the directory, living or uncollected.
+// Slot is the number, unique among all registrations in the directory, living or uncollected.
 func (e *Entry) Slot() int { return e.slot }
 
-// Name is the slot as a name, such as "s01a2", fit for a cgroup.
+// Name is the slot as a name, such as "s01a2", usable as the name of a cgroup.
 func (e *Entry) Name() string { return e.name }
 
-// Close gives the slot back. It is for a supervisor that leaves nothing behind; one that might should let the lock go by
-// exiting, or call Abandon. Close may be called twice.
+// Close releases the slot. It is for a supervisor without leftovers; a supervisor that may have some exits with the
+// lock, or calls Abandon. Close may be called twice.
 func (e *Entry) Close() error { return e.finish(true) }
 
-// Abandon leaves the registration for a collector: for a supervisor that knows it leaves something behind, and lives on.
+// Abandon leaves the registration to a collector: for a supervisor with leftovers that lives on.
 func (e *Entry) Abandon() error { return e.finish(false) }
 
-// Orphan is the registration of a supervisor that no longer lives. It is locked by us until Remove or Release.
+// Orphan is the registration of a dead supervisor. This process has its lock until Remove or Release.
 type Orphan struct {
-	held
-	// Slot and Name are what the dead supervisor had.
+	lockedFile
+	// Slot and Name are those of the dead supervisor.
 	Slot int
 	Name string
-	// Record is what it left, at most MaxRecord bytes of it.
+	// Record is the supervisor's record, at most MaxRecord bytes of it.
 	Record []byte
 }
 
-// Remove deletes the registration and so gives the slot back: to be called when nothing is left of that supervisor.
+// Remove deletes the registration and so releases the slot. Call it when no leftover of that supervisor exists.
 func (o *Orphan) Remove() error { return o.finish(true) }
 
-// Release leaves the orphan for a later collector. After Remove it does nothing, so it may be deferred.
+// Release leaves the orphan to a later collector. After Remove it does nothing, so it may be deferred.
 func (o *Orphan) Release() error { return o.finish(false) }
 
-// finish lets go of the lock, after deleting the file if asked to: in the other order a collector could take the file for a
-// dead supervisor's.
-func (h *held) finish(remove bool) error {
+// finish releases the lock, after it has deleted the file if requested: in the other order a collector could take the
+// file for a dead supervisor's.
+func (h *lockedFile) finish(remove bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.done {
@@ -94,7 +94,7 @@ func (h *held) finish(remove bool) error {
 	h.done = true
 	var err error
 	if remove {
-		// A file of that name that is not ours: the directory was cleared by somebody, and the slot is another's by now.
+		// The file of that name is another one: the directory was cleared, and another supervisor has the slot by now.
 		if is(h.dir, h.name, h.file) {
 			err = unix.Unlinkat(int(h.dir.Fd()), h.name, 0)
 		}
@@ -107,7 +107,8 @@ func (h *held) finish(remove bool) error {
 	return errors.Join(err, h.file.Close(), h.dir.Close())
 }
 
-// Alive reports whether the supervisor of that name lives. Of what is no supervisor's name nobody can say that it does not.
+// Alive reports whether the supervisor of that name lives. It returns true for a name that is no supervisor's, because
+// such an entry must not be collected.
 func Alive(dir, name string) bool {
 	if _, ok := slotOf(name); !ok {
 		return true
@@ -120,8 +121,9 @@ func Alive(dir, name string) bool {
 	return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// Register claims a free slot for this process in dir, which is made when missing and must belong to this user alone. The
-// record is for whoever collects what this process may leave. The slot is held until Close or the end of the process.
+// Register claims a free slot for this process in dir, which it makes if missing and which must belong to this user
+// alone. The record is for the collector of this process's leftovers. The slot is held until Close or the end of the
+// process.
 func Register(dir string, record []byte) (*Entry, error) {
 	if len(record) > MaxRecord {
 		return nil, fmt.Errorf("registry: a record of %d bytes, at most %d are kept: %w", len(record), MaxRecord, unix.EFBIG)
@@ -142,11 +144,12 @@ func Register(dir string, record []byte) (*Entry, error) {
 		_ = at.Close()
 		return nil, err
 	}
-	return &Entry{held: held{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
+	return &Entry{lockedFile: lockedFile{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
 }
 
-// Adopt takes the slot of a supervisor that is registered no longer, and of which something was found: as an orphan whose record is empty.
-// It is nil where somebody has the slot, living or not, and where the name is none of ours.
+// Adopt takes the slot of a supervisor that is no longer registered, and of which a leftover was found: as an orphan
+// with an empty record. It returns nil if the slot is in use, by a living or a dead supervisor, or if the name is
+// invalid.
 func Adopt(dir, file string) (*Orphan, error) {
 	slot, ok := slotOf(file)
 	if !ok {
@@ -159,7 +162,7 @@ func Adopt(dir, file string) (*Orphan, error) {
 	locked, temporary, err := create(at, dir, nil)
 	if err == nil {
 		if err = unix.Renameat2(int(at.Fd()), temporary, int(at.Fd()), file, unix.RENAME_NOREPLACE); err == nil {
-			return &Orphan{held: held{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
+			return &Orphan{lockedFile: lockedFile{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
 		}
 		_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
 		_ = locked.Close()
@@ -171,7 +174,7 @@ func Adopt(dir, file string) (*Orphan, error) {
 	return nil, err
 }
 
-// create makes a file under a name that is nobody's, locks it and writes the record.
+// create makes a file under an unused name, locks it and writes the record.
 func create(at *os.File, dir string, record []byte) (*os.File, string, error) {
 	for range createTries {
 		temporary := newPrefix + hex.EncodeToString(random(8))
@@ -189,7 +192,7 @@ func create(at *os.File, dir string, record []byte) (*os.File, string, error) {
 			_ = file.Close()
 			return nil, "", fmt.Errorf("registry: lock a file in %s: %w%s", dir, err, hint(err))
 		}
-		if !locked || !linked(fd) { // a collector was quicker, and will remove it or has
+		if !locked || !linked(fd) { // a collector was faster, and removes the file
 			_ = file.Close()
 			continue
 		}
@@ -203,8 +206,8 @@ func create(at *os.File, dir string, record []byte) (*os.File, string, error) {
 	return nil, "", fmt.Errorf("registry: create a file in %s: collectors took it %d times: %w", dir, createTries, unix.EAGAIN)
 }
 
-// claim renames the file to the first free slot from a random one on. Random, so that a slot, and the user ids that go with
-// it, is not used again soon.
+// claim renames the file to the first free slot, starting at a random one, so that a slot, and its user ids, are not
+// reused soon.
 func claim(at *os.File, dir, temporary string) (int, error) {
 	start := random(2)
 	first := int(start[0])<<8 | int(start[1])
@@ -218,12 +221,13 @@ func claim(at *os.File, dir, temporary string) (int, error) {
 			return 0, fmt.Errorf("registry: claim %s/%s: %w%s", dir, name(slot), err, hint(err))
 		}
 	}
-	return 0, fmt.Errorf("registry: all %d slots in %s are taken: %w; collect what dead supervisors left: sandbox-run gc", Slots, dir, unix.EUSERS)
+	return 0, fmt.Errorf("registry: all %d slots in %s are taken: %w; collect what dead supervisors left: sandbox-run gc", Slots, dir,
+		unix.EUSERS)
 }
 
-// Dead lists the supervisors that no longer live, each locked by us: Remove or Release every one. Those that another
-// collector has at the moment are left out. An entry that can't be looked at does not hide the others: what could be
-// collected is returned together with the error. A missing directory means that there are none.
+// Dead lists the dead supervisors, each locked by this process: call Remove or Release for every one. It leaves out
+// those that another collector has locked. An unreadable entry does not hide the others: Dead returns the others
+// together with the error. A missing directory means that there are none.
 func Dead(dir string) ([]*Orphan, error) {
 	at, err := openDir(dir, false)
 	if errors.Is(err, unix.ENOENT) {
@@ -242,7 +246,7 @@ func Dead(dir string) ([]*Orphan, error) {
 	for _, file := range files {
 		slot, ok := slotOf(file)
 		if !ok && !strings.HasPrefix(file, newPrefix) {
-			continue // not ours
+			continue // not a registration
 		}
 		h, err := take(at, dir, file)
 		if err != nil {
@@ -252,7 +256,7 @@ func Dead(dir string) ([]*Orphan, error) {
 			continue
 		}
 		if !ok {
-			// Its maker died, or will see that it is unlinked, before it had anything to leave behind.
+			// Its maker died before it had leftovers, or will notice that the file is unlinked.
 			errs = append(errs, h.finish(true))
 			continue
 		}
@@ -261,13 +265,13 @@ func Dead(dir string) ([]*Orphan, error) {
 			errs = append(errs, fmt.Errorf("registry: read %s/%s: %w", dir, file, err), h.finish(false))
 			continue
 		}
-		dead = append(dead, &Orphan{held: held{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
+		dead = append(dead, &Orphan{lockedFile: lockedFile{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
 	}
 	return dead, errors.Join(errs...)
 }
 
-// take locks a file if nobody else has. It returns nil when somebody lives, or the file went away.
-func take(at *os.File, dir, file string) (*held, error) {
+// take locks a file if it is not locked. It returns nil if another process has the lock, or if the file is gone.
+func take(at *os.File, dir, file string) (*lockedFile, error) {
 	fd, err := unix.Openat(int(at.Fd()), file, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -277,8 +281,8 @@ func take(at *os.File, dir, file string) (*held, error) {
 	}
 	f := os.NewFile(uintptr(fd), dir+"/"+file)
 	locked, err := lock(fd)
-	// While we waited for our turn the file may have been removed, or a new file been given its name: then what we locked is
-	// nothing.
+	// Before the lock was taken, the file may have been removed, or a new file may have got its name: then the lock is
+	// worthless.
 	if err != nil || !locked || !is(at, file, f) {
 		_ = f.Close()
 		return nil, err
@@ -288,7 +292,7 @@ func take(at *os.File, dir, file string) (*held, error) {
 		_ = f.Close()
 		return nil, err
 	}
-	return &held{dir: os.NewFile(uintptr(own), dir), file: f, path: dir, name: file}, nil
+	return &lockedFile{dir: os.NewFile(uintptr(own), dir), file: f, path: dir, name: file}, nil
 }
 
 // lock takes the lock of a file if it is free.
@@ -310,7 +314,7 @@ func linked(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Nlink > 0
 }
 
-// is says whether the name is that file's.
+// is reports whether the name refers to that file.
 func is(at *os.File, name string, file *os.File) bool {
 	var a, b unix.Stat_t
 	return unix.Fstat(int(file.Fd()), &a) == nil && a.Nlink > 0 && a.Mode&unix.S_IFMT == unix.S_IFREG &&
@@ -336,8 +340,8 @@ func readRecord(f *os.File) ([]byte, error) {
 	return record[:min(len(record), MaxRecord)], nil
 }
 
-// openDir opens the directory and refuses one that anybody else could write to: who can make files there can have any
-// cgroup or directory "collected".
+// openDir opens the directory and refuses one that another user could write to: a user who can make files there can have
+// any cgroup or directory "collected".
 func openDir(path string, make bool) (*os.File, error) {
 	fail := func(op string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("registry: %s directory %s: %w%s", op, path, err, hint(err))

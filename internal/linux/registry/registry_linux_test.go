@@ -60,8 +60,8 @@ func child(plan []string) error {
 	return errors.New("unknown plan")
 }
 
-// churn registers, proves that nobody else has the slot, collects, and leaves, every third time as if killed. The proof: a
-// file of the slot's name in another directory, made with O_EXCL and removed by whoever ends the slot's use.
+// churn registers, proves that no other process has the slot, collects, and leaves, every third time as if killed. The
+// proof: a file of the slot's name in another directory, made with O_EXCL and removed at the end of the slot's use.
 func churn(dir, claims string, round int) error {
 	e, err := Register(dir, []byte(strconv.Itoa(round)))
 	if err != nil {
@@ -101,7 +101,7 @@ func churn(dir, claims string, round int) error {
 	if err := os.Remove(alive); err != nil {
 		return err
 	}
-	if round%3 == 0 { // what the kernel does to a killed process: the lock goes, the file stays
+	if round%3 == 0 { // as after a kill: the lock is released, the file stays
 		return e.finish(false)
 	}
 	if err := os.Remove(mark); err != nil {
@@ -170,7 +170,8 @@ func TestKilled(t *testing.T) {
 	}
 	a.kill()
 	dead := mustDead(t, dir)
-	if len(dead) != 1 || dead[0].Slot != a.slot || dead[0].Name != name(a.slot) || string(dead[0].Record) != "record of "+strconv.Itoa(a.cmd.Process.Pid) {
+	if len(dead) != 1 || dead[0].Slot != a.slot || dead[0].Name != name(a.slot) ||
+		string(dead[0].Record) != "record of "+strconv.Itoa(a.cmd.Process.Pid) {
 		t.Fatalf("%+v", dead)
 	}
 	if again := mustDead(t, dir); len(again) != 0 {
@@ -228,7 +229,8 @@ func TestSlots(t *testing.T) {
 		}
 		seen[e.Slot()] = true
 	}
-	for file, want := range map[string]bool{"s0000": true, "sffff": true, "s01a2": true, "s01A2": false, "s1": false, "x0000": false, "s+123": false, "s00001": false, "s_123": false} {
+	for file, want := range map[string]bool{"s0000": true, "sffff": true, "s01a2": true, "s01A2": false, "s1": false, "x0000": false,
+		"s+123": false, "s00001": false, "s_123": false} {
 		if slot, ok := slotOf(file); ok != want || ok && name(slot) != file {
 			t.Errorf("%s: %d %v", file, slot, ok)
 		}
@@ -299,7 +301,7 @@ func TestNewFilesAreCollected(t *testing.T) {
 	}
 }
 
-// Things planted under a slot's name are errors that hide nothing else, and never block.
+// Foreign entries under a slot's name are errors that hide no other entry, and never block.
 func TestPlanted(t *testing.T) {
 	dir := t.TempDir() + "/r"
 	e, err := Register(dir, []byte("real"))
@@ -332,7 +334,7 @@ func TestForeignFileIsNotRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := dir + "/" + e.Name()
-	if err := errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)); err != nil { // cleared, then taken by another
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600)); err != nil { // cleared, then taken by another process
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
@@ -423,7 +425,7 @@ func TestTwentyProcesses(t *testing.T) {
 			}
 		})
 	}
-	// Living processes in between, one of which is killed for real.
+	// Some processes live meanwhile, and one of them is really killed.
 	living := []*process{start(t, dir), start(t, dir), start(t, dir)}
 	victim := living[2]
 	if err := os.WriteFile(filepath.Join(claims, name(victim.slot)), nil, 0o600); err != nil {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable is what DiskAvailable's answers wrap.
+// ErrUnavailable is wrapped by the errors of DiskAvailable.
 var ErrUnavailable = errors.New("no scratch on disk")
 
-// DiskAvailable says why Disk can't work here with that cache directory (DefaultCacheDir when empty) and what would change
-// it, or nil. It only looks and is cheap; a directory that is missing is no obstacle, as Disk makes it.
+// DiskAvailable returns nil, or the reason why Disk can not work here with that cache directory (DefaultCacheDir when
+// empty), with the remedy. It changes nothing and is cheap; a missing directory is no obstacle, as Disk makes it.
 func DiskAvailable(path string) error {
 	if path == "" {
 		path = DefaultCacheDir
@@ -28,7 +28,7 @@ func DiskAvailable(path string) error {
 	if err := unix.Access(loopControl, unix.W_OK); err != nil {
 		return no("%s: %v; load the module (modprobe loop) or, in a container, pass the device in", loopControl, err)
 	}
-	// A user namespace's root, or a container's without the capability, is refused here.
+	// This refuses the root of a user namespace, or of a container without the capability.
 	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
 	switch {
 	case errors.Is(err, unix.ENODEV):
@@ -42,11 +42,11 @@ func DiskAvailable(path string) error {
 	}
 	_ = unix.Close(fs)
 	if _, err := findMkfs(); err != nil {
-		// Templates that exist already would still work, but only for the sizes they have.
+		// Existing image files would still work, but only for their sizes.
 		return no("%v", err)
 	}
 	switch info, err := os.Lstat(path); {
-	case errors.Is(err, os.ErrNotExist): // made when it is needed
+	case errors.Is(err, os.ErrNotExist): // Disk makes the directory
 	case err != nil:
 		return no("%v", err)
 	case !info.IsDir():
@@ -66,7 +66,8 @@ func DiskAvailable(path string) error {
 	return nil
 }
 
-// findMkfs looks in the system's directories before PATH: root's PATH may begin with somebody else's, and often lacks sbin.
+// findMkfs searches the system's directories before PATH: root's PATH may begin with another user's directory, and often
+// lacks sbin.
 func findMkfs() (string, error) {
 	for _, name := range []string{"mkfs.ext4", "mke2fs"} {
 		for _, dir := range []string{"/usr/sbin/", "/sbin/", "/usr/local/sbin/"} {

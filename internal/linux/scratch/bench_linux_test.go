@@ -33,7 +33,7 @@ func BenchmarkDisk(b *testing.B) {
 	benchmark(b, func() (*Scratch, error) { return Disk(o) })
 }
 
-// What the end of a run pays for the check and for the report.
+// The cost of the check and of the report at the end of a run.
 func BenchmarkCheckBacking(b *testing.B) {
 	s, err := Disk(Options{Bytes: 1 << 30, Inodes: 65536, CacheDir: needDisk(b)})
 	if err != nil {

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultCacheDir is where templates are kept and disks are backed when Options.CacheDir is empty.
+// DefaultCacheDir is the directory of formatted image files and of the files behind disks when Options.CacheDir is
+// empty.
 const DefaultCacheDir = "/var/cache/sandbox-run"
 
-// cacheDirs are the cache directories this process has opened; in practice one. They stay open for the process's life, so
-// that a disk costs no look-up and a directory that is swapped afterwards is not followed.
+// cacheDirs are the cache directories that this process has opened; in practice one. They stay open for the process's
+// life, so that a disk needs no look-up, and a directory that is replaced afterwards is not used.
 var cacheDirs registry
 
 type registry struct {
@@ -27,7 +28,7 @@ type cacheDir struct {
 	path string
 	at   *os.File
 
-	mu        sync.Mutex // guards templates; held while one is made, so that it is made once
+	mu        sync.Mutex // guards templates; locked while one is made, so that it is made once
 	templates map[[2]uint64]*template
 }
 
@@ -48,18 +49,18 @@ func (r *registry) get(path string) (*cacheDir, error) {
 		r.open = map[string]*cacheDir{}
 	}
 	d := &cacheDir{path: path, at: at, templates: map[[2]uint64]*template{}}
-	r.open[path] = d // one that was removed meanwhile is left to its users and the garbage collector
+	r.open[path] = d // a removed directory stays with its users until the garbage collector closes it
 	return d, nil
 }
 
-// linked is false when the directory was deleted.
+// linked is false for a deleted directory.
 func (d *cacheDir) linked() bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(d.at.Fd()), &st) == nil && st.Nlink > 0
 }
 
-// openCacheDir opens the directory, made when missing, and refuses one that anybody else could write to: who can change a
-// template can hand the kernel a file system of his own making.
+// openCacheDir opens the directory, which it makes if missing, and refuses one that another user could write to: a user
+// who can change an image file can give the kernel a crafted file system.
 func openCacheDir(path string) (*os.File, error) {
 	fail := func(op string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("scratch: %s cache directory %s: %w%s", op, path, err, hintFor(err))
@@ -94,9 +95,9 @@ func openCacheDir(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// unnamed makes a file without a name: it is gone with its last user, whatever happens to us.
+// unnamed makes a file without a name: it is gone with its last user, however this process ends.
 func (d *cacheDir) unnamed() (*os.File, error) {
-	// Not by the path: by the directory that was verified.
+	// By the descriptor of the verified directory, not by its path.
 	fd, err := unix.Openat(int(d.at.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		hint := hintFor(err)
@@ -108,7 +109,7 @@ func (d *cacheDir) unnamed() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "scratch backing"), nil
 }
 
-// link gives an unnamed file its name, in place of whatever has it. Two processes doing so at once leave one of the two.
+// link gives an unnamed file its name, and replaces an existing file. Of two processes that do so at once, one wins.
 func (d *cacheDir) link(f *os.File, name string) error {
 	at := int(d.at.Fd())
 	for range 100 {

@@ -2,7 +2,7 @@
 //
 // What. A [Scratch] is a mount, held by a descriptor and attached nowhere on the host, with a limit on bytes and one on
 // inodes that the kernel enforces: the program that touches them gets ENOSPC. [Memory] makes it of tmpfs, whose pages count
-// against the memory limit of whoever writes them. [Disk] makes it independent of memory, as root: an unnamed sparse file,
+// against the memory limit of the writing program. [Disk] makes it independent of memory, as root: an unnamed sparse file,
 // filled from a preformatted template, a loop device over it, an ext4 on that.
 //
 // Place in the flow. The native backend makes one per sandbox, puts directories into it with [Scratch.Mkdir], hands

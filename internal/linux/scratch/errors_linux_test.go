@@ -29,7 +29,7 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
-// A failed mount says what the file system had against it, and a failed disk leaves no device.
+// A failed mount reports the file system's own message, and a failed disk leaves no device.
 func TestMountErrors(t *testing.T) {
 	dir := needDisk(t)
 	for want, try := range map[string]func() error{
@@ -75,7 +75,7 @@ func TestMountErrors(t *testing.T) {
 	noLoops(t, dir)
 }
 
-// Nothing is written to the host's disk until it has to be, so a full one has to be asked for.
+// The kernel writes to the host's disk as late as possible, so the test fills the disk explicitly.
 func TestHostFull(t *testing.T) {
 	needDisk(t)
 	dir := t.TempDir()
@@ -95,7 +95,8 @@ func TestHostFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size := 1 << 20; size >= blockSize; size /= 2 {
-		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(size)), bytes.Repeat([]byte{1}, size), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(size)), bytes.Repeat([]byte{1}, size), 0o600); err != nil &&
+			!errors.Is(err, unix.ENOSPC) {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +112,7 @@ func TestHostFull(t *testing.T) {
 	noLoops(t, dir)
 }
 
-// A disk that little is written to leaves the host's disk alone: no block of the file behind it is ever allocated.
+// A disk with few writes does not use the host's disk: no block of the file behind it is ever allocated.
 func TestStaysInMemory(t *testing.T) {
 	dir := needDisk(t)
 	c, err := cacheDirs.get(dir)
@@ -142,7 +143,7 @@ func TestStaysInMemory(t *testing.T) {
 	if err := unix.Fstat(int(backing.Fd()), &st); err != nil {
 		t.Fatal(err)
 	}
-	// What the mount itself writes at once is little.
+	// The mount itself writes only little at once.
 	if used := uint64(st.Blocks) * 512; used >= tmpl.used() {
 		t.Errorf("%d bytes are on the host's disk, and the template has %d", used, tmpl.used())
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	// ErrFloor says that a file system has less space left than its floor.
+	// ErrFloor says that the free space of a file system is below its floor.
 	ErrFloor = errors.New("the host's disk is below its floor of free space")
-	// ErrLost says that what was written to a scratch did not reach the file behind it.
+	// ErrLost says that data that was written to a scratch did not reach the file behind it.
 	ErrLost = errors.New("the host's disk has lost what was written to the scratch")
 )
 
@@ -24,7 +24,7 @@ const (
 	floorFraction = 20 // of the file system's size
 )
 
-// How often free space is looked at: the less there is above the floor, the sooner again.
+// The intervals of the checks of free space: the less there is above the floor, the sooner the next.
 const (
 	fillRate      = 4 << 30 // bytes a second that sandboxes may write
 	lookSoonest   = time.Millisecond
@@ -32,7 +32,7 @@ const (
 	refreshPeriod = time.Second // of what this process's disks may still take
 )
 
-// hostDisk is a file system with the disks that this process has on it. Guarded by the mutex of hostDisks.
+// hostDisk is a file system with this process's disks on it. Guarded by the mutex of hostDisks.
 type hostDisk struct {
 	dev       uint64
 	disks     map[*share]struct{}
@@ -41,17 +41,17 @@ type hostDisk struct {
 	timer     *time.Timer // looks at the free space; nil without disks
 }
 
-// share is what one disk has of its host's.
+// share is the part of one disk in its file system.
 type share struct {
 	backing     *os.File
 	size, floor uint64
-	left        uint64    // that it may still take, when it was last looked at
+	left        uint64    // that it may still take, at the last check
 	over        uint64    // the most by which the file system was overcommitted
-	seen        time.Time // when that was looked at
+	seen        time.Time // time of that check
 	stop        func(error)
 }
 
-// Space is what the file system of a descriptor has free, and its floor where none was set.
+// Space returns the free space of the file system of a descriptor, and its default floor.
 func Space(fd int) (free, floor uint64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {
@@ -61,8 +61,8 @@ func Space(fd int) (free, floor uint64, err error) {
 	return st.Bavail * unit, min(floorBytes, st.Blocks*unit/floorFraction), nil
 }
 
-// admit enters a disk of that size into the account of its file system. It is refused where the file system, once it
-// has the first bytes of the disk, would have less free space than the floor, 0 being the default.
+// admit enters a disk of that size into the account of its file system. It refuses the disk if its first bytes would
+// leave less free space than the floor, 0 being the default.
 func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(backing.Fd()), &st); err != nil {
@@ -102,7 +102,8 @@ func admit(backing *os.File, size, first, floor uint64) (*hostDisk, *share, erro
 	return h, d, nil
 }
 
-// note writes to the ledger what the disks of this process may still take, and returns what those of others may.
+// note writes to the ledger how much the disks of this process may still take, and returns how much those of other
+// processes may.
 func (h *hostDisk) note(left uint64) (others uint64, err error) {
 	l := hostDisks.ledger
 	if l == nil || !l.linked() {
@@ -121,7 +122,7 @@ func overcommit(free, floor, left, others uint64) uint64 {
 	return left + others - min(left+others, free-min(free, floor))
 }
 
-// leave takes a disk out of the account.
+// leave removes a disk from the account.
 func (h *hostDisk) leave(d *share) {
 	hostDisks.Lock()
 	defer hostDisks.Unlock()
@@ -131,13 +132,13 @@ func (h *hostDisk) leave(d *share) {
 		h.timer.Stop()
 		h.timer = nil
 	}
-	_, _ = h.note(h.left) // at worst others count it until this process notes something else, or ends
+	_, _ = h.note(h.left) // at worst other processes count it until this one writes its next note, or ends
 	_ = d.backing.Close()
 }
 
-// Overcommitted is by how much the disks that are on the same file system, those of other processes included, may still take
-// more than it has above its floor: the most that was seen when the disk was made, and now. What was seen less than a second ago is not
-// looked at again.
+// Overcommitted is the amount by which the disks on the same file system, those of other processes included, may still
+// exceed the space above its floor: the maximum of the value at the creation of the disk and of the present one. A value
+// that is less than a second old is not refreshed.
 func (s *Scratch) Overcommitted() (bytes, floor uint64) {
 	if s.share == nil {
 		return 0, 0
@@ -165,8 +166,8 @@ func (s *Scratch) Overcommitted() (bytes, floor uint64) {
 	return d.over, d.floor
 }
 
-// OnFloor has stop called whenever the file system below the disk is found to have less free space than the floor, until
-// Close. It is called from a goroutine that is not the caller's, again and again while that is so, and must not block.
+// OnFloor sets stop, which is called whenever the free space of the disk's file system is below the floor, until Close.
+// It is called from another goroutine, repeatedly while that is so, and must not block.
 func (s *Scratch) OnFloor(stop func(error)) {
 	if s.share == nil {
 		return
@@ -176,7 +177,7 @@ func (s *Scratch) OnFloor(stop func(error)) {
 	s.share.stop = stop
 }
 
-// refresh looks how much the disks of this process may still take, at most once in a while.
+// refresh checks how much the disks of this process may still take, at most once per refreshPeriod.
 func (h *hostDisk) refresh() (changed bool) {
 	if time.Since(h.refreshed) < refreshPeriod {
 		return false
@@ -194,20 +195,20 @@ func (h *hostDisk) refresh() (changed bool) {
 	return h.left != before
 }
 
-// pause is how long free space need not be looked at.
+// pause is the time until the next check of the free space.
 func pause(free, floor uint64) time.Duration {
 	left := time.Duration(float64(free-min(free, floor)) / fillRate * float64(time.Second))
 	return min(max(left, lookSoonest), lookLatest)
 }
 
-// watch looks at the free space of a file system, and has itself called again while there are disks on it.
+// watch checks the free space of a file system, and reschedules itself while there are disks on it.
 func (h *hostDisk) watch() {
 	for _, stop := range h.look() {
 		stop()
 	}
 }
 
-// look finds the disks whose floor was crossed, and says when to look again.
+// look finds the disks whose floor was crossed, and returns the time of the next check.
 func (h *hostDisk) look() (stops []func()) {
 	hostDisks.Lock()
 	defer hostDisks.Unlock()
@@ -232,19 +233,19 @@ func (h *hostDisk) look() (stops []func()) {
 		}
 	}
 	if h.refresh() {
-		_, _ = h.note(h.left) // admission counts too much until the next time
+		_, _ = h.note(h.left) // admission counts too much until the next note
 	}
 	return stops
 }
 
-// CheckBacking returns an error that wraps ErrLost when something that was written to the disk did not reach the host's. Nothing is
-// written back for it: what waits in memory has not failed, and is what a reader gets. So what was read from the disk before
-// a check that finds nothing is what was written.
+// CheckBacking returns an error that wraps ErrLost if data that was written to the disk did not reach the host's. It
+// writes nothing back: dirty pages in memory have not failed, and readers get them. So data that was read from the disk
+// before a successful check is the data that was written.
 func (s *Scratch) CheckBacking() error {
 	if s.share == nil {
 		return nil
 	}
-	// A disk that is closed was checked by Close.
+	// Close has checked a closed disk.
 	_ = s.Use(func(fd int) error { s.checkBacking(fd); return nil })
 	if s.lost.Load() {
 		return fmt.Errorf("scratch: %w", ErrLost)
@@ -252,20 +253,21 @@ func (s *Scratch) CheckBacking() error {
 	return nil
 }
 
-// checkBacking sets lost. With mu held, for reading at least.
+// checkBacking sets lost. With mu held, at least for reading.
 func (s *Scratch) checkBacking(fd int) {
-	// The kernel tells of an earlier failure whatever part of a file is asked about. No page is beyond the end: nothing is waited for.
+	// The kernel reports an earlier failure for any part of a file. This range is beyond the end and has no pages: the
+	// call does not wait.
 	const beyond = math.MaxInt64 - blockSize
 	for _, f := range []*os.File{s.share.backing, s.device} {
 		if err := unix.SyncFileRange(int(f.Fd()), beyond, blockSize, unix.SYNC_FILE_RANGE_WAIT_BEFORE); err != nil {
-			s.lost.Store(true) // it is told once
+			s.lost.Store(true) // the kernel reports it once
 		}
 	}
 	ext4 := "/sys/fs/ext4/loop" + strconv.Itoa(s.loop.number)
 	if s.lost.Load() || isZero(ext4+"/warning_count") && isZero(ext4+"/errors_count") {
 		return
 	}
-	// A failed write is among what ext4 warns of; so is a directory that is too full. Only syncfs tells them apart.
+	// ext4 warns of a failed write, and also of a directory that is too full. Only syncfs distinguishes them.
 	root, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		err = unix.Syncfs(root)
@@ -276,7 +278,7 @@ func (s *Scratch) checkBacking(fd int) {
 	}
 }
 
-// isZero reports whether a counter of the kernel's is 0; one that can not be read is not.
+// isZero reports whether a counter of the kernel is 0; an unreadable one is not.
 func isZero(path string) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk makes one, which the test closes.
+// disk makes a disk, which the test closes.
 func disk(t *testing.T, o Options) *Scratch {
 	t.Helper()
 	s, err := Disk(o)
@@ -21,7 +21,7 @@ func disk(t *testing.T, o Options) *Scratch {
 	return s
 }
 
-// A disk whose writes did not reach the host's is found out, also by who asks after Close.
+// A disk whose writes did not reach the host's is detected, also by a check after Close.
 func TestCheckBacking(t *testing.T) {
 	dir := needDisk(t)
 	inSmallHost(t, dir, "4m", func() {
@@ -38,7 +38,7 @@ func TestCheckBacking(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			synced := unix.Fsync(fd) // what the kernel does by itself sooner or later
+			synced := unix.Fsync(fd) // the kernel does this by itself sooner or later
 			_ = unix.Close(fd)
 			lost := s.CheckBacking()
 			if errors.Is(lost, ErrLost) != (name != "fits") || (synced != nil) != (name != "fits") {
@@ -70,7 +70,7 @@ func TestCheckBackingAfterAnError(t *testing.T) {
 	}
 }
 
-// What others' disks may still take counts as long as they live.
+// The disks of other processes count as long as those processes live.
 func TestOvercommitOfAllProcesses(t *testing.T) {
 	dir := needDisk(t)
 	inSmallHost(t, dir, "200m", func() {
@@ -114,7 +114,7 @@ func TestOvercommitOfAllProcesses(t *testing.T) {
 			t.Errorf("after their death: %d", n)
 		}
 		own := []*Scratch{disk(t, o), disk(t, o), disk(t, o)}
-		if n, _ := own[2].Overcommitted(); n == 0 { // the first was made, and looked at, before them
+		if n, _ := own[2].Overcommitted(); n == 0 { // the first was made, and checked, before them
 			t.Error("three of its own are not too much")
 		}
 		for _, s := range own {

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ledgerDir is where supervisors of the machine's root register, and ledgerName the file in it that all of them share.
+// ledgerDir is the registry directory of root's supervisors, and ledgerName the file in it that all of them share.
 const (
 	ledgerDir  = "/run/sandbox-run"
 	ledgerName = "disks"
 )
 
-// ledger says how much the disks of every process may still take from each file system. The file is an array of records of
-// two 64-bit numbers: the device number of a file system, and bytes. The first record is empty: its lock guards the file. Each
-// other record belongs to the process that has a lock on it. The locks belong to open files, so the kernel drops them when
-// a process is gone: what a dead process has promised counts no longer, and its record is used again.
+// ledger records how much the disks of every process may still take from each file system. The file is an array of
+// records of two 64-bit numbers: the device number of a file system, and bytes. The first record is empty: its lock
+// guards the file. Each other record belongs to the process that has a lock on it. The locks belong to open files, so
+// the kernel drops them when a process ends: the record of a dead process no longer counts, and is used again.
 type ledger struct {
 	file *os.File
 	own  map[uint64]int64 // offset of this process's record of a file system
@@ -40,13 +40,13 @@ func openLedger() (*ledger, error) {
 	return &ledger{file: os.NewFile(uintptr(fd), ledgerName), own: map[uint64]int64{}}, nil
 }
 
-// linked is false when the file was deleted: other processes use another one by now.
+// linked is false for a deleted file: other processes use another one by now.
 func (l *ledger) linked() bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(l.file.Fd()), &st) == nil && st.Nlink > 0
 }
 
-// lock changes the lock on one record, or asks for the lock of another process that is in its way.
+// lock changes the lock on one record, or queries a conflicting lock of another process.
 func (l *ledger) lock(command int, kind int16, at int64) (free bool, err error) {
 	for {
 		lk := unix.Flock_t{Type: kind, Whence: unix.SEEK_SET, Start: at, Len: recordSize}
@@ -61,8 +61,8 @@ func (l *ledger) lock(command int, kind int16, at int64) (free bool, err error) 
 	}
 }
 
-// exchange notes how much the disks of this process may still take from a file system, and returns what those of all
-// other living processes may.
+// exchange records how much the disks of this process may still take from a file system, and returns the sum of all
+// other living processes.
 func (l *ledger) exchange(dev, left uint64) (others uint64, err error) {
 	fail := func(err error) (uint64, error) {
 		return 0, fmt.Errorf("use %s/%s: %w", ledgerDir, ledgerName, err)
@@ -111,7 +111,7 @@ func (l *ledger) exchange(dev, left uint64) (others uint64, err error) {
 	return others, nil
 }
 
-// has reports whether a record is this process's own: a lock is never in the way of the file that has it.
+// has reports whether a record is this process's own: a lock never conflicts with its own open file.
 func (l *ledger) has(at int64) bool {
 	for _, own := range l.own {
 		if own == at {
@@ -123,7 +123,7 @@ func (l *ledger) has(at int64) bool {
 
 // hostDisks are the file systems on which this process has had disks.
 var hostDisks struct {
-	sync.Mutex // guards all there is below
+	sync.Mutex // guards the fields below
 	ledger     *ledger
 	open       map[uint64]*hostDisk
 }

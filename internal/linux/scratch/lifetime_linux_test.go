@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The whole way: made here, attached in a sandbox's namespaces, dropped here after the sandbox was killed.
+// The whole life cycle: made here, attached in a sandbox's namespaces, dropped here after the sandbox was killed.
 func TestAttachedElsewhere(t *testing.T) {
 	dir := needDisk(t)
 	s, err := Disk(Options{Bytes: 10 * mib, Inodes: 100, CacheDir: dir})
@@ -54,7 +54,7 @@ func TestAttachedElsewhere(t *testing.T) {
 	noLoops(t, dir)
 }
 
-// A process that is forked while a disk is open has its descriptors until it reaches exec.
+// A process that is forked while a disk is open has its descriptors until its exec.
 func TestCloseDuringForks(t *testing.T) {
 	dir := needDisk(t)
 	stop := make(chan struct{})
@@ -86,11 +86,11 @@ func TestCloseDuringForks(t *testing.T) {
 	wg.Wait()
 }
 
-// Killed at any instant: no device stays, and what is in the cache directory works.
+// Killed at any time: no device stays, and the files in the cache directory work.
 func TestKilledAnywhere(t *testing.T) {
 	dir := needDisk(t)
 	for i := range 25 {
-		if i%5 == 0 { // so that it also dies while making a template
+		if i%5 == 0 { // so that it also dies while it makes an image file
 			for _, f := range must(filepath.Glob(dir + "/*")) {
 				_ = os.Remove(f)
 			}
@@ -121,7 +121,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// The host's disk is smaller than what was promised: an error inside, and nothing hangs.
+// The host's disk is smaller than the scratch: the program gets an error, and nothing hangs.
 func TestHostIsFull(t *testing.T) {
 	dir := needDisk(t)
 	inSmallHost(t, dir, "20m", func() {

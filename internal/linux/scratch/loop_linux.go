@@ -12,8 +12,8 @@ import (
 
 const (
 	loopControl = "/dev/loop-control"
-	// loopTries bounds the retries when other processes take the device we were offered. Each retry means that somebody
-	// else made progress.
+	// loopTries bounds the retries when other processes take the offered device. Each retry means that another process
+	// made progress.
 	loopTries = 1000
 )
 
@@ -29,7 +29,7 @@ type loopDevice struct {
 func (d *loopDevice) path() string { return "/dev/loop" + strconv.Itoa(d.number) }
 
 // attachLoop binds a free loop device to a file. The kernel unbinds it when the last descriptor and mount of the device
-// are gone; the returned descriptor, the caller's to close, is the first of them.
+// are gone; the returned descriptor, which the caller closes, is the first of them.
 func attachLoop(backing int) (*loopDevice, int, error) {
 	control, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -51,9 +51,10 @@ func attachLoop(backing int) (*loopDevice, int, error) {
 	return nil, -1, fmt.Errorf("scratch: find a free loop device: taken by others %d times: %w", loopTries, unix.EBUSY)
 }
 
-// absent is advice for when a device is not there, or not for us.
+// absent returns advice for a device that is missing or not accessible.
 func absent(err error, advice string) string {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EPERM) ||
+		errors.Is(err, unix.EACCES) {
 		return advice
 	}
 	return ""
@@ -69,12 +70,12 @@ func tryLoop(control, backing int) (*loopDevice, int, error) {
 	if err != nil {
 		return nil, -1, fmt.Errorf("scratch: open %s: %w%s", d.path(), err, absent(err, "; in a container /dev needs the loop devices' nodes"))
 	}
-	// Not LO_FLAGS_DIRECT_IO: it was measured to write no faster under a memory limit (the pages of the backing are charged
-	// to the writer too, but reclaimed as easily as the disk's own) and doubles the time of an fsync.
-	// With blocks of another size than the file system's, mounting it would drop all that is in the device's pages.
+	// Not LO_FLAGS_DIRECT_IO: measurements show no faster writes under a memory limit (the pages of the backing are
+	// charged to the writer too, but reclaimed as easily as the disk's own) and twice the time of an fsync. With a block
+	// size other than the file system's, mounting would drop the device's pages.
 	config := unix.LoopConfig{Fd: uint32(backing), Size: blockSize}
 	config.Info.Flags = unix.LO_FLAGS_AUTOCLEAR
-	copy(config.Info.File_name[:], "sandbox-run scratch") // what losetup shows
+	copy(config.Info.File_name[:], "sandbox-run scratch") // losetup shows this name
 	if err := unix.IoctlLoopConfigure(fd, &config); err != nil {
 		_ = unix.Close(fd)
 		return nil, -1, fmt.Errorf("scratch: LOOP_CONFIGURE %s: %w", d.path(), err)
@@ -83,7 +84,7 @@ func tryLoop(control, backing int) (*loopDevice, int, error) {
 	return d, fd, nil
 }
 
-// diskSequence is the number the kernel gives to this binding of the device, 0 when it is too old to (before 5.15).
+// diskSequence is the kernel's sequence number of this binding of the device; 0 on kernels before 5.15.
 func diskSequence(fd int) uint64 {
 	var n uint64
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKGETDISKSEQ, uintptr(unsafe.Pointer(&n))); errno != 0 {
@@ -92,11 +93,12 @@ func diskSequence(fd int) uint64 {
 	return n
 }
 
-// bound says whether the device still is bound as it was by attachLoop. Opening the device to ask would itself hold it.
+// bound reports whether the device still has the binding of attachLoop. It does not open the device, because that would
+// keep it bound.
 func (d *loopDevice) bound() bool {
 	block := "/sys/block/loop" + strconv.Itoa(d.number)
 	if unix.Access(block+"/loop", unix.F_OK) != nil {
-		return false // the directory is there only while the device is bound
+		return false // the directory exists only while the device is bound
 	}
 	fd, err := unix.Open(block+"/diskseq", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// childEnv turns the test binary into a process of its own that does what the value says.
+// childEnv turns the test binary into a process of its own that acts on the value.
 const childEnv = "SANDBOX_RUN_SCRATCH_CHILD"
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func child(plan []string) error {
 		return err
 	case "churn": // dir, disks: make them all at once, use them, close them
 		return churn(plan[1], number(2))
-	case "unprivileged": // dir: what somebody else than root is told
+	case "unprivileged": // dir: the errors for a user other than root
 		if err := unix.Setresuid(65534, 65534, 65534); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func churn(dir string, disks int) error {
 	return errors.Join(errs...)
 }
 
-// fill writes n bytes to a new file below a directory and says how many it could.
+// fill writes n bytes to a new file below a directory and returns the number of written bytes.
 func fill(at int, name string, n int) (int, error) {
 	fd, err := unix.Openat(at, name, unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -140,7 +140,7 @@ func command(t *testing.T, plan ...string) *exec.Cmd {
 	return cmd
 }
 
-// needDisk skips where there can be no disk, and gives a cache directory on a real file system.
+// needDisk skips where disks are not possible, and returns a cache directory on a real file system.
 func needDisk(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "scratch-test-")
@@ -159,7 +159,7 @@ func needRoot(t testing.TB) {
 	testenv.NeedRoot(t)
 }
 
-// loopsOf lists the loop devices whose backing is below dir: ours and nobody else's.
+// loopsOf lists the loop devices whose backing file is below dir: those of this test only.
 func loopsOf(t testing.TB, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -182,8 +182,8 @@ func noLoops(t testing.TB, dir string) {
 	}
 }
 
-// loopsGo waits for loop devices to be gone whose last holder was not us: the kernel has him let go when it comes to it, and whoever looks for a free
-// device may have this one open meanwhile.
+// loopsGo waits for the end of loop devices whose last user is another process: the kernel releases them asynchronously,
+// and a process that searches a free device may have this one open meanwhile.
 func loopsGo(t testing.TB, dir string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); len(loopsOf(t, dir)) > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -191,7 +191,7 @@ func loopsGo(t testing.TB, dir string) {
 	noLoops(t, dir)
 }
 
-// inSmallHost does something on a host whose disk, at dir, has so much room and nobody else's files.
+// inSmallHost calls do on a host whose disk, at dir, has this size and no other files.
 func inSmallHost(t *testing.T, dir, size string, do func()) {
 	t.Helper()
 	var wg sync.WaitGroup

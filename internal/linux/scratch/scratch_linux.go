@@ -13,55 +13,55 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHeld is what Close returns when somebody else still keeps the disk: another descriptor, a mount in a living
-// namespace, an open file. The space comes back, by the kernel's own doing, when they let go.
+// ErrHeld is the error of Close while another process still keeps the disk: by another descriptor, a mount in a living
+// namespace, or an open file. The kernel frees the space when that process releases it.
 var ErrHeld = errors.New("the scratch is still held by another process")
 
-// Options says how large a scratch is.
+// Options describe the size of a scratch.
 type Options struct {
 	// Bytes that files may hold together. 0 is an error, never "without limit"; a disk has at least 256 KiB.
 	Bytes uint64
 	// Inodes that an unprivileged user may make, the root directory not counted. 0 is an error.
 	Inodes uint64
-	// CacheDir keeps templates and backs disks while they exist; DefaultCacheDir when empty. Only Disk uses it.
+	// CacheDir has the formatted image files, and the files behind disks; DefaultCacheDir when empty. Only Disk uses it.
 	CacheDir string
 	// Floor is the free space that the file system of CacheDir is to keep, in bytes; 0 is the smaller of 1 GiB and 5 % of it.
 	// Only Disk uses it.
 	Floor uint64
 }
 
-// Usage is how full a scratch is, as an unprivileged user sees it.
+// Usage is the fill level of a scratch, as an unprivileged user sees it.
 type Usage struct {
 	BytesUsed, BytesTotal   uint64
 	InodesUsed, InodesTotal uint64
-	// Full: not one more inode, or so few bytes that a large write has failed: less than 2 MiB and than 1/64 of the disk.
-	// The kernel takes space for as much of a write at once as it can, up to 2 MiB, and when there is not that much the
-	// write fails, though a smaller one would not.
+	// Full: no inode is left, or so few bytes that a large write has failed: less than 2 MiB and less than 1/64 of the
+	// disk. The kernel reserves space for as much of a write at once as it can, up to 2 MiB, and if there is not that
+	// much the write fails, though a smaller one would not.
 	Full bool
 }
 
-// Scratch is the writable disk of one sandbox: a mount that is attached nowhere on the host.
+// Scratch is the writable disk of one sandbox: a detached mount.
 type Scratch struct {
 	file *os.File
 	loop *loopDevice // nil for memory
-	// emptyBytes and emptyInodes are what the disk offered when it was new; the file system's own needs are not in them.
+	// emptyBytes and emptyInodes are the free space of the new disk, without the file system's own needs.
 	emptyBytes, emptyInodes uint64
 
-	// Of a disk alone. The loop device is held for what it tells of failed writes.
+	// For a disk only. The loop device stays open because it reports failed writes.
 	device *os.File
 	host   *hostDisk
 	share  *share
 	lost   atomic.Bool // the backing store has reported an error
 
-	mu     sync.RWMutex // guards closed; read-locked while the descriptor is in use, so that its number is not another's
+	mu     sync.RWMutex // guards closed; read-locked while the descriptor is in use, so that its number is not reused
 	closed bool
 }
 
-// The mount's flags. Nothing here may lend privileges, and nobody asks a throw-away disk for access times.
+// The mount's flags. A scratch must not grant privileges, and a temporary disk needs no access times.
 const mountAttrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOATIME
 
-// Memory makes a scratch of memory (tmpfs). Its pages are charged to the memory cgroup of whoever writes them, so it is a
-// limit beside the memory limit only as long as it is the smaller of the two.
+// Memory makes a scratch of memory (tmpfs). Its pages are charged to the memory cgroup of the writing process, so it is
+// a limit beside the memory limit only as long as it is the smaller of the two.
 func Memory(o Options) (*Scratch, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("scratch: memory: %w", err)
@@ -77,7 +77,7 @@ func Memory(o Options) (*Scratch, error) {
 	return newScratch(fd)
 }
 
-// Mounted is a scratch of memory that somebody else has made with these options and put directories in. It takes over the
+// Mounted wraps a scratch of memory that a mount helper has made with these options, directories included. It owns the
 // descriptor.
 func Mounted(fd int, o Options) (*Scratch, error) {
 	s, err := newScratch(fd)
@@ -87,8 +87,8 @@ func Mounted(fd int, o Options) (*Scratch, error) {
 	return s, err
 }
 
-// Disk makes a scratch on the host's disk: a loop device over an unnamed sparse file that holds an ext4. The limit is
-// independent of memory limits. See DiskAvailable for what it needs.
+// Disk makes a scratch on the host's disk: a loop device over an unnamed sparse file with an ext4. The limit is
+// independent of memory limits. See DiskAvailable for the requirements.
 func Disk(o Options) (*Scratch, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("scratch: disk: %w", err)
@@ -127,14 +127,15 @@ func Disk(o Options) (*Scratch, error) {
 	return s, nil
 }
 
-// mountLoop turns a file that holds an ext4 into a mount, or does so once fill, if it is not nil, has written one to its
-// device. It does not take over backing.
+// mountLoop mounts a file with an ext4. If fill is not nil, mountLoop first calls it to write the file system to the
+// device. The caller still owns backing.
 func mountLoop(backing *os.File, fill func(device int) error) (*Scratch, error) {
 	loop, device, err := attachLoop(int(backing.Fd()))
 	if err != nil {
 		return nil, err
 	}
-	// The mount keeps the device, and so does this descriptor. The kernel removes the device when both are closed, even by a crash.
+	// The mount keeps the device, and so does this descriptor. The kernel removes the device when both are closed, even
+	// by a crash.
 	s := &Scratch{loop: loop, device: os.NewFile(uintptr(device), loop.path())}
 	if fill != nil {
 		if err := fill(device); err != nil {
@@ -154,14 +155,14 @@ func mountLoop(backing *os.File, fill func(device int) error) (*Scratch, error) 
 	return s, nil
 }
 
-// ext4Options are for a disk that nobody will ever read again: whatever only serves to survive a crash is off. Delayed
-// allocation stays on: without it 500 MB under a memory limit of 128 MB take three times as long.
+// ext4Options are for a temporary disk: options that only serve to survive a crash are off. Delayed allocation stays on:
+// without it 500 MB under a memory limit of 128 MB take three times as long.
 var ext4Options = []option{
 	{"noinit_itable", ""},   // the tables are holes, thus zero: no kernel thread has to clear them
 	{"nobarrier", ""},       // fsync ends in the host's page cache: 0.17 ms instead of 0.4 or the host's disk's time
 	{"noauto_da_alloc", ""}, // no flush on rename over a file
-	{"nodiscard", ""},       // the backing goes as a whole
-	{"errors", "continue"},  // not what the superblock says: "panic" would be a sandbox's to trigger
+	{"nodiscard", ""},       // the backing file is dropped as a whole
+	{"errors", "continue"},  // overrides the superblock: a sandbox could trigger its "panic"
 }
 
 func (o Options) check() error {
@@ -184,7 +185,7 @@ func newScratch(fd int) (*Scratch, error) {
 	return s, nil
 }
 
-// open takes over the descriptor of a new mount.
+// open takes ownership of the descriptor of a new mount.
 func (s *Scratch) open(fd int) error {
 	s.file = os.NewFile(uintptr(fd), "scratch")
 	var st unix.Statfs_t
@@ -196,11 +197,11 @@ func (s *Scratch) open(fd int) error {
 	return nil
 }
 
-// File is the mount's descriptor, opened with O_PATH: for move_mount, for the *at calls, for a message to the init. It
-// belongs to s and is closed by Close.
+// File is the mount's descriptor, opened with O_PATH: for move_mount, for the *at calls, for a message to the init. s
+// owns it, and Close closes it.
 func (s *Scratch) File() *os.File { return s.file }
 
-// Use calls f with the mount's descriptor, which stays the scratch's until f returns. After Close it is os.ErrClosed.
+// Use calls f with the mount's descriptor, which stays valid until f returns. After Close it returns os.ErrClosed.
 func (s *Scratch) Use(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -210,11 +211,11 @@ func (s *Scratch) Use(f func(fd int) error) error {
 	return f(int(s.file.Fd()))
 }
 
-// InMemory says that files in it take memory.
+// InMemory reports whether its files take memory.
 func (s *Scratch) InMemory() bool { return s.loop == nil }
 
-// Mkdir makes a directory in the scratch's root, with exactly that mode and owner (host ids). An existing one, or anything
-// else of that name, is an error.
+// Mkdir makes a directory in the scratch's root, with exactly that mode and owner (host ids). An existing file or
+// directory of that name is an error.
 func (s *Scratch) Mkdir(name string, mode uint32, uid, gid int) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("scratch: mkdir %q: not a name of one component: %w", name, unix.EINVAL)
@@ -235,13 +236,13 @@ func mkdir(at int, name string, mode uint32, uid, gid int) error {
 	if err := unix.Fchown(fd, uid, gid); err != nil {
 		return fail("chown", err)
 	}
-	if err := unix.Fchmod(fd, mode&0o7777); err != nil { // after the chown, which may take bits away
+	if err := unix.Fchmod(fd, mode&0o7777); err != nil { // after the chown, which may clear bits
 		return fail("chmod", err)
 	}
 	return nil
 }
 
-// Usage says how full the scratch is. It costs one system call.
+// Usage returns the fill level of the scratch. It costs one system call.
 func (s *Scratch) Usage() (Usage, error) {
 	var u Usage
 	err := s.Use(func(int) (err error) {
@@ -266,15 +267,15 @@ func (s *Scratch) usage() (Usage, error) {
 const (
 	// fullSlack is the size of the largest folio a file system writes into.
 	fullSlack = 2 << 20
-	// shutdownFrom is how much must be in use for a disk to be shut down before it is dropped: the kernel logs a line for
-	// it, urgently enough for the console, which a small disk is not worth. Dropping 300 MB takes 10 ms with it and 100 to
-	// 500 without.
+	// shutdownFrom is the use from which a disk is shut down before it is dropped: the kernel logs a line for a
+	// shutdown, with a priority that reaches the console, which a small disk is not worth. Dropping 300 MB takes 10 ms
+	// with it and 100 to 500 without.
 	shutdownFrom = 16 << 20
-	// heldWait is how long Close waits for the kernel to finish the unmount, and for a process that was forked just now and has not yet
-	// reached exec, where its copy of the descriptor ends. Both need milliseconds, and seconds on a machine with 25 runnable tasks on two
-	// processors. Nothing else should hold a disk that is being closed.
+	// heldWait is how long Close waits for the kernel to finish the unmount, and for a just forked process to reach its
+	// exec, which closes its copy of the descriptor. Both need milliseconds, and seconds on a machine with 25 runnable
+	// tasks on two processors. No other process should keep a disk that is being closed.
 	heldWait = 10 * time.Second
-	// heldPause is the longest pause between two looks.
+	// heldPause is the longest pause between two checks.
 	heldPause = 20 * time.Millisecond
 
 	// FS_IOC_SHUTDOWN, with EXT4_GOING_FLAGS_NOLOGFLUSH: from here on nothing is written any more.
@@ -282,8 +283,8 @@ const (
 	goingFlagsNoFlush = 2
 )
 
-// Close ends the disk: whatever is on it is lost, and a process that still uses it may see EIO. When Close returns nil the
-// space and the loop device are free; ErrHeld says that they will be when the other holder is gone. Close may be called
+// Close ends the disk: its data is lost, and a process that still uses it may see EIO. When Close returns nil, the space
+// and the loop device are free; ErrHeld says that they will be when the other process releases them. Close may be called
 // twice and does nothing the second time. File's descriptor is invalid afterwards.
 func (s *Scratch) Close() error {
 	s.mu.Lock()
@@ -293,7 +294,7 @@ func (s *Scratch) Close() error {
 	}
 	s.closed = true
 	if s.share != nil {
-		s.checkBacking(int(s.file.Fd())) // for a run that ends beside this
+		s.checkBacking(int(s.file.Fd())) // for a run that ends at the same time
 	}
 	if s.loop != nil {
 		s.dropDirty()
@@ -318,13 +319,13 @@ func (s *Scratch) Close() error {
 	return nil
 }
 
-// dropDirty keeps the kernel from writing the pages of a disk to its backing file only to throw that away: unmounting
-// would do so first, for as long as it takes.
+// dropDirty keeps the kernel from writing the pages of a disk to a backing file that is about to be dropped: the unmount
+// would wait for those writes.
 func (s *Scratch) dropDirty() {
 	if u, err := s.usage(); err != nil || u.BytesUsed < shutdownFrom {
 		return
 	}
-	// An O_PATH descriptor takes no ioctl. Errors only make the drop slower.
+	// An O_PATH descriptor takes no ioctl. Errors only slow the drop down.
 	fd, err := unix.Openat(int(s.file.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
@@ -336,7 +337,7 @@ func (s *Scratch) dropDirty() {
 // option is one parameter of a file system; a flag has no value.
 type option struct{ key, value string }
 
-// mount makes a file system and a mount of it that is attached nowhere.
+// mount makes a file system with a detached mount.
 func mount(fsType string, options []option) (int, error) {
 	fs, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -350,21 +351,21 @@ func mount(fsType string, options []option) (int, error) {
 			err = unix.FsconfigSetString(fs, o.key, o.value)
 		}
 		if err != nil {
-			return -1, fmt.Errorf("fsconfig %s=%s: %w%s", o.key, o.value, err, complaint(fs))
+			return -1, fmt.Errorf("fsconfig %s=%s: %w%s", o.key, o.value, err, readMountError(fs))
 		}
 	}
 	if err := unix.FsconfigCreate(fs); err != nil {
-		return -1, fmt.Errorf("fsconfig create: %w%s", err, complaint(fs))
+		return -1, fmt.Errorf("fsconfig create: %w%s", err, readMountError(fs))
 	}
 	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, mountAttrs)
 	if err != nil {
-		return -1, fmt.Errorf("fsmount: %w%s", err, complaint(fs))
+		return -1, fmt.Errorf("fsmount: %w%s", err, readMountError(fs))
 	}
 	return fd, nil
 }
 
-// complaint is what the file system itself had to say about a failure.
-func complaint(fs int) string {
+// readMountError is the file system's own message about a failure.
+func readMountError(fs int) string {
 	var buf [512]byte
 	n, err := unix.Read(fs, buf[:])
 	if err != nil || n <= 2 {

@@ -130,7 +130,8 @@ func TestMkdir(t *testing.T) {
 			t.Fatal(err)
 		}
 		var st unix.Stat_t
-		if err := unix.Fstatat(at, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Uid != 1000 || st.Gid != 1001 || st.Mode != unix.S_IFDIR|0o1777 {
+		if err := unix.Fstatat(at, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Uid != 1000 || st.Gid != 1001 ||
+			st.Mode != unix.S_IFDIR|0o1777 {
 			t.Errorf("%o %d:%d, %v", st.Mode, st.Uid, st.Gid, err)
 		}
 		if err := unix.Symlinkat("/etc", at, "link"); err != nil {
@@ -160,7 +161,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The sizes that people choose, and those that nobody would.
+// Usual and unusual sizes.
 func TestDiskSizes(t *testing.T) {
 	dir := needDisk(t)
 	for _, o := range []Options{
@@ -260,7 +261,7 @@ func TestIndependentOfMemory(t *testing.T) {
 	}
 }
 
-// What a disk has taken of the host's comes back. The host's is a small one that nobody else uses: what others write meanwhile would
+// The space that a disk has taken is freed. The host's disk is a small one without other users: their writes would
 // count, and compilers write hundreds of megabytes.
 func TestHostSpaceComesBack(t *testing.T) {
 	dir := needDisk(t)
@@ -272,7 +273,7 @@ func TestHostSpaceComesBack(t *testing.T) {
 			}
 			return int64(st.Bfree) * st.Bsize
 		}
-		const size, more = 64 * mib, 8 * mib // a template, and what an ext4 keeps for itself
+		const size, more = 64 * mib, 8 * mib // an image file, and the metadata of an ext4
 		before := free()
 		s, err := Disk(Options{Bytes: size, Inodes: 100, CacheDir: dir})
 		if err != nil {

@@ -19,14 +19,14 @@ import (
 
 const (
 	blockSize = 4096
-	// maxDiskBytes and maxDiskInodes keep a template small: its group descriptors are copied for every disk.
+	// maxDiskBytes and maxDiskInodes keep an image file small: its group descriptors are copied for every disk.
 	maxDiskBytes  = 4 << 40
 	maxDiskInodes = 1 << 28
-	// minDiskBlocks is the least that mkfs makes sense of; a smaller limit is rounded up to these 256 KiB.
+	// minDiskBlocks is the least that mkfs accepts; a smaller limit is rounded up to these 256 KiB.
 	minDiskBlocks = 64
 	// reservedInodes are numbers 1 to 10 of an ext4.
 	reservedInodes = 10
-	// inodesPerGroup is what fits the bitmap of one block, with some room for rounding up.
+	// inodesPerGroup fits the bitmap of one block, with some space for rounding up.
 	inodesPerGroup = blockSize*8 - 512
 	blocksPerGroup = blockSize * 8
 )
@@ -42,10 +42,11 @@ type extent struct {
 	data   []byte
 }
 
-// copyTo writes the file system to a device over an empty file: a handful of writes of a few blocks. To the device, not to
-// the file, for two reasons. What is in the device's pages the mount does not have to read. And binding a device has the
-// kernel (6.14 and later) sync the file: an empty one is quickly synced, and has nothing on the host's disk to give back
-// when it goes. A short sandbox's disk never gets that far, so it is not this that finds out that the host's disk is full.
+// copyTo writes the file system to a device over an empty file: a handful of writes of a few blocks. It writes to the
+// device, not to the file, for two reasons. The mount does not have to read pages that are in the device's cache. And
+// binding a device makes the kernel (6.14 and later) sync the file: an empty one is quickly synced, and has no blocks on
+// the host's disk to free. The disk of a short sandbox is never written back, so copyTo does not detect that the host's
+// disk is full.
 func (t *template) copyTo(device int) error {
 	for _, e := range t.extents {
 		if _, err := unix.Pwrite(device, e.data, int64(e.offset)); err != nil {
@@ -55,7 +56,7 @@ func (t *template) copyTo(device int) error {
 	return nil
 }
 
-// used is how many bytes a disk takes that nothing is on yet.
+// used is the number of bytes of an empty disk.
 func (t *template) used() (n uint64) {
 	for _, e := range t.extents {
 		n += uint64(len(e.data))
@@ -63,7 +64,7 @@ func (t *template) used() (n uint64) {
 	return n
 }
 
-// template gives the template for a size: from memory, else from the directory, else newly made.
+// template returns the template for a size: from memory, from the directory, or newly made.
 func (d *cacheDir) template(bytes, inodes uint64) (*template, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +74,7 @@ func (d *cacheDir) template(bytes, inodes uint64) (*template, error) {
 	}
 	name := fmt.Sprintf("scratch-%d-%d-v%d.ext4", bytes, inodes, formatVersion)
 	t, err := d.load(name)
-	if err != nil { // missing, of an older format, half-written, rotten: all the same
+	if err != nil { // missing, of an older format, incomplete or corrupt: made again
 		if t, err = d.build(bytes, inodes); err != nil {
 			return nil, err
 		}
@@ -82,7 +83,7 @@ func (d *cacheDir) template(bytes, inodes uint64) (*template, error) {
 		}
 	}
 	if len(d.templates) >= maxTemplates {
-		clear(d.templates) // callers choose sizes; do not let them choose how much we remember
+		clear(d.templates) // callers choose sizes; this bounds the memory for them
 	}
 	d.templates[key] = t
 	return t, nil
@@ -91,8 +92,8 @@ func (d *cacheDir) template(bytes, inodes uint64) (*template, error) {
 // maxTemplates is how many templates are kept in memory, and in the directory.
 const maxTemplates = 64
 
-// trim throws all templates away when there are too many: sizes may be chosen by strangers, and any of them is remade in a
-// few milliseconds.
+// trim removes all templates when there are too many: clients may choose sizes, and each template is remade in a few
+// milliseconds.
 func (d *cacheDir) trim() {
 	list, err := os.ReadDir("/proc/self/fd/" + strconv.Itoa(int(d.at.Fd())))
 	if err != nil || len(list) < maxTemplates {
@@ -109,11 +110,11 @@ func (d *cacheDir) trim() {
 //
 //	magic[8] size u64 count u32 { offset u64 length u32 }… data… crc32 u32
 //
-// It is not an image: an image would be sparse, and only a checksum over all of it could tell a block that was never
-// written from one that was lost.
+// It is not an image: an image would be sparse, and only a checksum over all of it could distinguish a block that was
+// never written from a lost one.
 var templateMagic = [8]byte{'s', 'b', 'r', 'e', 'x', 't', '4', formatVersion}
 
-// formatVersion is part of the name and changes with anything that changes what a template holds.
+// formatVersion is part of the name and changes with the content of templates.
 const formatVersion = 2
 
 const maxTemplateFile = 64 << 20
@@ -192,7 +193,8 @@ func (d *cacheDir) load(name string) (*template, error) {
 	return decode(b)
 }
 
-// store gives the file its name only when it is whole. It is not synced: what a power cut leaves fails the checksum.
+// store gives the file its name only when it is complete. It is not synced: the checksum detects the result of a power
+// failure.
 func (d *cacheDir) store(name string, t *template) error {
 	f, err := d.unnamed()
 	if err != nil {
@@ -206,16 +208,16 @@ func (d *cacheDir) store(name string, t *template) error {
 	return d.link(f, name)
 }
 
-// build formats images until one offers what was asked for. The kernel itself is asked how much that is: it keeps back
-// blocks of its own beside those that mkfs writes about.
+// build formats images until one has the requested size. The kernel reports that size: it reserves blocks of its own
+// beside those that mkfs reports.
 func (d *cacheDir) build(bytes, inodes uint64) (*template, error) {
 	mkfs, err := findMkfs()
 	if err != nil {
 		return nil, err
 	}
 	wanted := max(minDiskBlocks, (bytes+blockSize-1)/blockSize)
-	// A first guess, so good that it mostly needs no second: what the kernel keeps back for its own metadata (2 %, at most
-	// 4096 blocks), bitmaps and descriptors, inode tables.
+	// A first guess, which mostly needs no second: the kernel's reserve for its own metadata (2 %, at most 4096 blocks),
+	// bitmaps and descriptors, inode tables.
 	blocks := wanted + min(wanted/49, 4096) + wanted/8192 + (inodes+reservedInodes+15)/16 + 16
 	further := uint64(0) // mkfs rounds: a few blocks more may be none more, so each step is longer than the last
 	for range 12 {
@@ -237,7 +239,7 @@ func (d *cacheDir) build(bytes, inodes uint64) (*template, error) {
 		bytes, inodes, unix.EINVAL)
 }
 
-// format makes one image and says how many blocks an unprivileged user finds free on it.
+// format makes one image and returns the number of blocks that an unprivileged user finds free on it.
 func (d *cacheDir) format(mkfs string, blocks, inodes uint64) (*template, uint64, error) {
 	image, err := d.unnamed()
 	if err != nil {
@@ -255,7 +257,7 @@ func (d *cacheDir) format(mkfs string, blocks, inodes uint64) (*template, uint64
 		return nil, 0, err
 	}
 	defer s.Close()
-	// mkfs insists on it; a sandbox would see it in its workspace.
+	// mkfs always makes this directory; a sandbox would see it in its workspace.
 	if err := unix.Unlinkat(int(s.file.Fd()), "lost+found", unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, 0, fmt.Errorf("scratch: remove lost+found from a new template: %w", err)
 	}
@@ -275,8 +277,8 @@ func runMkfs(mkfs string, image *os.File, blocks, inodes uint64) error {
 		"-m", "0", // nothing kept back for root
 		"-I", "256",
 		"-N", strconv.FormatUint(inodes+reservedInodes, 10),
-		// Only what makes files work, and work fast. No journal: nobody recovers this disk. uninit_bg: groups that are not
-		// used yet need no bitmap, so the template is small.
+		// Only features that files need, and that are fast. No journal: this disk is never recovered. uninit_bg: unused
+		// groups need no bitmap, so the template is small.
 		"-O", "none,extent,flex_bg,uninit_bg,sparse_super2,dir_index,filetype,large_file,huge_file,dir_nlink,extra_isize",
 		"-E", "lazy_itable_init=1,num_backup_sb=0,nodiscard,root_owner=0:0",
 	}
@@ -288,7 +290,7 @@ func runMkfs(mkfs string, image *os.File, blocks, inodes uint64) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, mkfs, append(args, "/proc/self/fd/3", strconv.FormatUint(blocks, 10))...)
 	cmd.ExtraFiles = []*os.File{image}
-	// A configuration of the host's must not change what a template is.
+	// The host's configuration must not change a template.
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "MKE2FS_CONFIG=/dev/null"}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("scratch: %s of %d blocks and %d inodes: %w", mkfs, blocks, inodes, mkfsFailure(out, err))
@@ -296,12 +298,12 @@ func runMkfs(mkfs string, image *os.File, blocks, inodes uint64) error {
 	return nil
 }
 
-// mkfsFailure is what mkfs died of: the last line, where it says so, after warnings about a configuration it was not given.
+// mkfsFailure is the cause of mkfs's failure: its last line, after warnings about a missing configuration.
 func mkfsFailure(out []byte, err error) error {
 	out = bytes.TrimSpace(out)
 	out = bytes.TrimSpace(out[bytes.LastIndexByte(out, '\n')+1:])
 	for _, errno := range []unix.Errno{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EMFILE} {
-		// It speaks in C's words, in which the first letter is a capital.
+		// The message begins with a capital letter, as messages of C programs do.
 		if said := errno.Error(); bytes.Contains(bytes.ToLower(out), []byte(said)) {
 			return fmt.Errorf("%w: %s: %w%s", err, out, errno, hintFor(errno))
 		}
@@ -347,5 +349,5 @@ func readTemplate(image *os.File, size uint64) (*template, error) {
 		}
 		at = end
 	}
-	return decode(t.encode()) // one allocation instead of many, and proof that the next process will read it
+	return decode(t.encode()) // one allocation instead of many, and a proof that the next process can read it
 }

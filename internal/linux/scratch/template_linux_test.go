@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forget makes the next Disk look at the directory again, as a new process would.
+// forget makes the next Disk read the directory again, as a new process would.
 func forget() {
 	cacheDirs.mu.Lock()
 	defer cacheDirs.mu.Unlock()
@@ -62,7 +62,7 @@ func TestTemplateDamage(t *testing.T) {
 			t.Errorf("%s: not remade: %v", name, err)
 		}
 	}
-	// A template somebody else can write, and things that are no file.
+	// A template that another user can write, and entries that are no file.
 	for name, plant := range map[string]func() error{
 		"writable": func() error { return os.Chmod(path, 0o666) },
 		"symlink":  func() error { return errors.Join(os.Remove(path), os.Symlink("/etc/passwd", path)) },

@@ -8,14 +8,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Adopted is an init that a container runtime starts, which is a child of ours and stays until the init and
-// all in its pid namespace have ended.
+// Adopted is an init that a container runtime starts. The runtime is a child of this process and stays until the init
+// and all processes of its pid namespace have ended.
 type Adopted struct {
 	PID, PIDFD int // the runtime's; Reap waits for it
-	Socket     int // our end of the init's socket, which is taken over
+	Socket     int // the supervisor's end of the init's socket, which Adopt owns
 	// Kill ends the init, or the runtime if there is none yet. It may be called at any time until Reap has returned true.
 	Kill func()
-	// Last is called when the runtime has ended, before it is waited for and its pid may become another's.
+	// Last is called after the end of the runtime, before it is reaped and its pid may be reused.
 	Last func()
 }
 
@@ -35,32 +35,33 @@ func Adopt(a Adopted) (*Init, error) {
 	}, nil
 }
 
-// ContainerPID is the init itself in our pid namespace, as the kernel says; of a kernel that is a program, that program. It is 0
-// before Setup has returned, and valid while the init lives.
+// ContainerPID is the init's pid in this process's pid namespace, as the kernel reports it; with a user-space kernel,
+// the pid of that kernel. It is 0 before Setup has returned, and valid while the init lives.
 func (i *Init) ContainerPID() int { return i.containerPID }
 
-// Posture is what an init that is housed found itself to be.
+// Posture is the state that the init of a container found.
 func (i *Init) Posture() initproto.Posture { return i.posture }
 
 // Name is the argv[0] of an init.
 const Name = initproc.Name
 
-// ControlVariable tells an init where its socket is, if that is not descriptor 3.
+// ControlVariable tells an init the descriptor of its socket, if that is not 3.
 const ControlVariable = initproc.ControlVariable
 
-// RelayVariable tells an executable of ours that it is a terminal relay, and where its init is (initproto.Exec.Relay).
+// RelayVariable tells an executable that it is a terminal relay, and names its init's socket (initproto.Exec.Relay).
 const RelayVariable = initproc.RelayVariable
 
 // Environ is the environment of an init.
 func Environ() []string {
-	// Two processors: one for the thread that listens to us, one for the one that waits for children;
-	// with one, the second would wait for the runtime to notice that the first sleeps. And no host
-	// cgroup files are to be kept open by a runtime that wants to follow its limits.
-	// The last one is for a test binary that is its own init: built with -race, it would sleep a second before it exits.
+	// Two processors: one for the thread that reads the socket, one for the thread that waits for children; with one,
+	// the second would wait for the runtime to notice that the first sleeps. The second variable keeps the runtime from
+	// opening the host's cgroup files to follow its limits. The last one is for a test binary that is its own init:
+	// built with -race, it would sleep a second before it exits.
 	return []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0,memprofilerate=0", "GORACE=atexit_sleep_ms=0"}
 }
 
-// RelayEnviron is what an init on a terminal has: it may not complain there that no directory was named for its coverage data.
+// RelayEnviron is the environment of a terminal relay: it must not print on the terminal that its coverage directory is
+// missing.
 func RelayEnviron() []string {
 	env := Environ()
 	if measured {

@@ -17,20 +17,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 )
 
-// init makes every program that links this package able to be the init of a sandbox, with no
-// word in its main. It runs before the initialisers of whatever sorts after it, which is most of
-// what is heavy.
+// init makes every program that links this package able to be the init of a sandbox, without a line in its main. It runs
+// before the initialisers of packages that sort after this one, which include most of the expensive ones.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == initproc.Name {
 		initproc.Main(os.Exit)
 	}
 }
 
-// binaryVariable names an init to use instead of the one that would be found.
+// binaryVariable names an init to use instead of the found one.
 const binaryVariable = "SANDBOX_RUN_INIT"
 
-// protected is the init where the sandboxed program can not change it through /proc/self/exe (F1). It
-// stays open for the life of the process.
+// protected is the init in a place where the sandboxed program can not change it through /proc/self/exe (F1). It stays
+// open for the life of the process.
 var protected struct {
 	mu    sync.Mutex
 	file  *os.File
@@ -62,20 +61,20 @@ func protectedInit() (f *os.File, alone bool, err error) {
 	return f, protected.alone, nil
 }
 
-// unpin is for an init that could not be executed from where it is: it is copied after all.
-func unpin() error {
+// copyInit copies an init that could not be executed from its place.
+func copyInit() error {
 	protected.mu.Lock()
 	defer protected.mu.Unlock()
 	f, err := seal(findBinary())
 	if err == nil {
-		protected.file, protected.alone = f, isStatic(f) // others may be using the old one
+		protected.file, protected.alone = f, isStatic(f) // the old one may be in use
 	}
 	return err
 }
 
-// isStatic says that an executable names no interpreter, which would want to open files of its own.
+// isStatic reports whether an executable names no interpreter, which would open files of its own.
 func isStatic(f *os.File) bool {
-	// A descriptor without the right to read is opened anew.
+	// A descriptor without the right to read is reopened.
 	r, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
 	if err != nil {
 		return false
@@ -86,7 +85,8 @@ func isStatic(f *os.File) bool {
 	if _, err := r.ReadAt(header[:], 0); err != nil || string(header[:5]) != "\x7fELF\x02" {
 		return false
 	}
-	at, size, count := binary.LittleEndian.Uint64(header[32:]), binary.LittleEndian.Uint16(header[54:]), binary.LittleEndian.Uint16(header[56:])
+	at, size, count := binary.LittleEndian.Uint64(header[32:]), binary.LittleEndian.Uint16(header[54:]),
+		binary.LittleEndian.Uint16(header[56:])
 	for i := range uint64(count) {
 		var kind [4]byte
 		if _, err := r.ReadAt(kind[:], int64(at+i*uint64(size))); err != nil || binary.LittleEndian.Uint32(kind[:]) == elfInterpreter {
@@ -112,8 +112,8 @@ func findBinary() string {
 	return "/proc/self/exe"
 }
 
-// File is where the init is on the host, by a path without links, and whether it needs no other file to start: for those who
-// have a runtime start it.
+// File returns the path of the init on the host, without links, and whether it needs no other file to start: for
+// backends whose runtime starts it.
 func File() (file string, alone bool, err error) {
 	if file, err = filepath.EvalSymlinks(findBinary()); err == nil { //nolint:forbidigo // our own executable, where no sandbox can write
 		file, err = filepath.Abs(file)
@@ -129,11 +129,11 @@ func File() (file string, alone bool, err error) {
 	return file, isStatic(f), nil
 }
 
-// Ready finds the init and protects it, ahead of its first use. Whoever starts an init is told of an error.
+// Ready finds the init and protects it before its first use. The start of an init reports an error.
 func Ready() { _, _, _ = protectedInit() }
 
-// OneShot says that this process is about to make its only sandbox. Most of what Ready costs is a copy
-// that such a process can do without.
+// OneShot says that this process is about to make its only sandbox. Most of the cost of Ready is a copy that such a
+// process does not need.
 func OneShot() { oneShot.Store(true) }
 
 // pin gives the file a read-only mount of its own, attached nowhere. The init's id when it is executed is no user
@@ -153,14 +153,15 @@ func pin(path string) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("pin init %s: %w", path, unix.EACCES)
 	}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}); err != nil {
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH,
+		&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("pin init %s: %w", path, err)
 	}
 	return os.NewFile(uintptr(fd), initproc.Name), nil
 }
 
-// seal copies the file to memory, where no process can change it any more, an upgrade included.
+// seal copies the file to memory, where no process can change it any more; an upgrade does not change it either.
 func seal(path string) (*os.File, error) {
 	fail := func(what string, err error) (*os.File, error) {
 		return nil, fmt.Errorf("seal init %s: %s: %w", path, what, err)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The init runs from where nobody can write to it any more (F1).
+// The init runs from a place where no process can write to it any more (F1).
 func TestProtected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "init")
 	if err := os.WriteFile(path, []byte("code"), 0o755); err != nil {
@@ -63,7 +63,7 @@ func TestProtected(t *testing.T) {
 	}
 }
 
-// What is linked to other files must be able to open them.
+// An executable that is linked to other files must be able to open them.
 func TestIsStatic(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755); err != nil {
@@ -81,7 +81,7 @@ func TestIsStatic(t *testing.T) {
 	}
 }
 
-// staticProgram is one that Go has linked for us, if only the toolchain's own.
+// staticProgram is a program that Go has linked, at least one of the toolchain.
 func staticProgram(t *testing.T) string {
 	t.Helper()
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
@@ -149,7 +149,8 @@ func TestFindBinary(t *testing.T) {
 
 func TestCandidates(t *testing.T) {
 	for _, c := range []struct{ name, path, want string }{
-		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"}, {"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh"},
+		{"sh", "/usr/bin:/bin", "/usr/bin/sh /bin/sh"}, {"./sh", "/bin", "./sh"}, {"/bin/sh", "/x", "/bin/sh"}, {"a/b", "/x", "a/b"},
+		{"sh", "", "./sh"}, {"sh", "/a::/b:.", "/a/sh ./sh /b/sh"},
 	} {
 		if got := strings.Join(Candidates(c.name, c.path), " "); got != c.want {
 			t.Errorf("%q in %q: %q, want %q", c.name, c.path, got, c.want)

@@ -20,13 +20,13 @@ type conn struct {
 	file *os.File
 	raw  syscall.RawConn
 
-	sending sync.Mutex // a frame and its descriptors must not be cut in by another
+	sending sync.Mutex // keeps a frame and its descriptors together
 
 	inbox initproto.Inbox[*os.File] // one reader only
-	peer  int                       // who sent what was read last, if the kernel was asked to say
+	peer  int                       // the pid of the last sender, if identify is on
 }
 
-// identify asks the kernel to say who is at the other end, or no longer to.
+// identify switches on or off that the kernel reports the pid of the sender.
 func (c *conn) identify(on int) error {
 	var err error
 	rawErr := c.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, on) })
@@ -144,8 +144,8 @@ func (c *conn) fill() error {
 	return nil
 }
 
-// whyTruncated: descriptors were left out of a message, because there were more than any message has, or because we can
-// have no more. The kernel does not say which.
+// whyTruncated is the error of a message with missing descriptors: it had more than the maximum, or this process can not
+// open more. The kernel does not report which.
 func (c *conn) whyTruncated() error {
 	err := initproto.ErrMalformed
 	_ = c.raw.Control(func(fd uintptr) {

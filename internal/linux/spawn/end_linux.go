@@ -12,7 +12,7 @@ func (i *Init) Alive() bool {
 	for {
 		fds := []unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, 0)
-		if !errors.Is(err, unix.EINTR) { // of our own runtime's signals, which end even a look that does not wait
+		if !errors.Is(err, unix.EINTR) { // signals of the Go runtime interrupt even a call that does not wait
 			return err == nil && n == 0
 		}
 	}
@@ -21,8 +21,8 @@ func (i *Init) Alive() bool {
 // Done closes when the init is exiting or dead.
 func (i *Init) Done() <-chan struct{} { return i.done }
 
-// End ends the init and everything it has started, in any state, twice. Without a pid namespace that is the init's own
-// work: a signal that it can not catch would orphan its programs.
+// End ends the init and all its descendants, in any state; it may be called twice. Without a pid namespace the init does
+// that itself: SIGKILL would orphan its programs.
 func (i *Init) End() {
 	if i.whole {
 		i.kill()
@@ -31,7 +31,7 @@ func (i *Init) End() {
 	}
 }
 
-// Kill ends the init, and with it everything in its pid namespace. It may be called in any state, twice.
+// Kill ends the init, and with it everything in its pid namespace. It may be called in any state, and twice.
 func (i *Init) Kill() { i.kill() }
 
 func (i *Init) kill() {
@@ -47,24 +47,23 @@ func (i *Init) kill() {
 	_ = unix.PidfdSendSignal(i.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
 }
 
-// HangUp closes our end of the socket: the init takes that as its end, and ends its descendants.
-// Twice is fine.
+// HangUp closes the supervisor's end of the socket: the init then ends its descendants and itself. It may be called
+// twice.
 func (i *Init) HangUp() { i.conn.close() }
 
-// Abandon ends and reaps an init that Setup was never called on, or has failed on.
+// Abandon ends and reaps an init on which Setup was not called, or has failed.
 func (i *Init) Abandon() bool {
 	i.kill()
 	close(i.done)
 	return i.Reap(abandonTimeout, nil)
 }
 
-// abandonTimeout is how long an init that was killed may take to be gone.
+// abandonTimeout is how long a killed init may take to end.
 const abandonTimeout = 2 * time.Second
 
-// Reap waits until the init has ended, lets look read what /proc still says about it, and releases it.
-// The init must have been told to end. When it has not ended within timeout, because the kernel holds
-// one of its processes where no signal reaches, Reap returns false and goes on in the background. Twice
-// is fine.
+// Reap waits until the init has ended, calls look to read its last state from /proc, and releases it. The init must have
+// been ordered to end. If it has not ended within timeout, because the kernel holds one of its processes where no signal
+// reaches, Reap returns false and continues in the background. It may be called twice.
 func (i *Init) Reap(timeout time.Duration, look func(pid int)) bool {
 	deadline := time.Now().Add(timeout)
 	t := time.NewTimer(timeout)
@@ -85,8 +84,8 @@ func (i *Init) Reap(timeout time.Duration, look func(pid int)) bool {
 	return false
 }
 
-// reap waits for the process until the deadline. The socket has closed, so the kernel is at work and
-// this does not block for long.
+// reap waits for the process until the deadline. The socket is closed, so the process is ending and this does not block
+// for long.
 func (i *Init) reap(deadline time.Time, look func(pid int)) bool {
 	for {
 		i.mu.Lock()

@@ -19,7 +19,7 @@ type running struct {
 	examined bool
 }
 
-// exec has the init run a program. It returns when the program was executed. The descriptors stay the caller's.
+// exec makes the init run a program. It returns after the program's exec. The caller still owns the descriptors.
 func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner Examiner) (running, error) {
 	ans, status := make(chan answer, 1), make(chan exit, 1)
 	var waits chan *os.File
@@ -66,7 +66,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 			r.examined, refusal = answerProbe(l, examiner)
 			stop()
 		case <-ctx.Done():
-			// What it was about to start must not run unwatched.
+			// A program that is being started must not run unsupervised.
 			i.End()
 			forget()
 			select {
@@ -83,7 +83,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 	i.mu.Unlock()
 	switch m := a.msg.(type) {
 	case *initproto.Started:
-		if refusal != nil { // the process was killed before it could be told
+		if refusal != nil { // the process was killed before the answer
 			forget()
 			closeFiles(append(a.files, a.listener))
 			return running{}, refusal
@@ -113,24 +113,25 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 	return running{}, initproto.ErrMalformed
 }
 
-// answerProbe has a process that waits at a listener looked at, and lets it go on or has it end. A process that is gone was not looked at,
-// which is no error: the init says what became of it.
+// answerProbe calls the examiner for a process that waits at a listener, and lets the process continue or end. A
+// process that is gone was not examined, which is no error: the init reports its end.
 func answerProbe(listener *os.File, examiner Examiner) (examined bool, refusal error) {
 	for {
 		probe, err := seccomp.WaitForProbe(listener)
 		if err != nil {
-			_ = listener.Close() // a process that did something else must not wait for an answer
+			_ = listener.Close() // a process that made another call must not wait for an answer
 			return false, nil
 		}
 		refusal = examiner.Examine(probe)
 		if err = probe.Answer(refusal == nil); err == nil || refusal != nil {
 			return err == nil && refusal == nil, refusal
 		}
-		// The process is gone, or a signal has interrupted its call, which it makes again: kernels before 5.19 let signals do that.
+		// The process is gone, or a signal has interrupted its call, which it repeats: kernels before 5.19 let signals
+		// do that.
 	}
 }
 
-// Signal reaches one program, or everyone.
+// Signal reaches one program, or all.
 func (i *Init) Signal(m initproto.Signal) error {
 	if err := i.conn.send(m.Encode(), nil); err != nil {
 		return errors.Join(ErrGone, err)

@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Foreign is a program of an init that a zygote forks into its namespaces. The zygote is given the
-// descriptors; once the program is there, and its parent is not any more, it is like any other.
+// Foreign is a program of an init that a zygote forks into its namespaces. The zygote gets the descriptors; once the
+// program runs and its parent has ended, it is like any other.
 type Foreign struct {
 	program *Program
 
@@ -22,11 +22,11 @@ type Foreign struct {
 	PIDNS   *os.File // the init's
 	UserNS  *os.File // the init's
 	PIDFD   int      // the init's, by which its other namespaces are joined
-	Ruleset *os.File // the second wall, or nil
+	Ruleset *os.File // of Landlock, or nil
 	Probe   bool     // as in initproto.Exec
 }
 
-// Expect makes ready for a program that a zygote forks. The caller calls Adopt or Close.
+// Expect prepares for a program that a zygote forks. The caller calls Adopt or Close.
 func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err error) {
 	f := &Foreign{program: &Program{init: i, id: m.ID}, Probe: measures(), PIDFD: -1, Stdio: [3]int{-1, -1, -1}}
 	defer func() {
@@ -43,7 +43,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	default:
 	}
 	i.waiting[m.ID] = ans
-	// Its number can not be another's while it is not reaped, which takes this lock.
+	// Its pid can not be reused while it is not reaped, which takes this lock.
 	namespaces := "/proc/" + strconv.Itoa(i.pid) + "/ns/"
 	if f.UserNS, err = os.Open(namespaces + "user"); err == nil {
 		f.PIDNS, err = os.Open(namespaces + "pid")
@@ -64,7 +64,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	if err := i.conn.send(m.Encode(), nil); err != nil {
 		return nil, errors.Join(ErrGone, err)
 	}
-	theirs, err := f.program.openPipes() // while it is at work
+	theirs, err := f.program.openPipes() // while the init works
 	copy(f.Stdio[:], theirs)
 	if err != nil {
 		return nil, err
@@ -103,8 +103,9 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	return nil, initproto.ErrMalformed
 }
 
-// Adopt has the init take on the program, which is its child and began at that time of the monotonic clock. The listener is
-// the program's from here on, and may be nil. With one, the process is looked at before it goes on, as by Run. Close is still due.
+// Adopt makes the init take on the program, which is its child and started at that time of the monotonic clock. The
+// program owns the listener from here on; it may be nil. With a listener, the examiner inspects the process before it
+// continues, as in Run. The caller still calls Close.
 func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Examiner) (*Program, error) {
 	p, i := f.program, f.program.init
 	status := make(chan exit, 1)
@@ -145,10 +146,11 @@ func (f *Foreign) Joined() {
 		_ = unix.Close(f.PIDFD)
 		f.PIDFD = -1
 	}
-	closeFiles([]*os.File{f.PIDNS, f.UserNS}) // nil is fine
+	closeFiles([]*os.File{f.PIDNS, f.UserNS}) // nil is allowed
 }
 
-// Close lets go of what was for the program, and of our ends of its pipes if it was not adopted. Twice is fine.
+// Close closes the program's descriptors, and the supervisor's ends of its pipes if it was not adopted. It may be called
+// twice.
 func (f *Foreign) Close() {
 	for n, fd := range f.Stdio {
 		if fd >= 0 {
@@ -157,7 +159,7 @@ func (f *Foreign) Close() {
 		}
 	}
 	f.Joined()
-	closeFiles([]*os.File{f.Ruleset}) // nil is fine
+	closeFiles([]*os.File{f.Ruleset}) // nil is allowed
 	if f.program != nil {
 		f.program.Close()
 	}

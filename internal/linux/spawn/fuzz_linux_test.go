@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzIsStatic: a file that calls itself an executable may say anything of itself.
+// FuzzIsStatic: an executable may have any content.
 func FuzzIsStatic(f *testing.F) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -37,7 +37,7 @@ func FuzzIsStatic(f *testing.F) {
 	})
 }
 
-// FuzzCandidates: a search is bounded, and finds nothing but the name.
+// FuzzCandidates: a search is bounded, and finds only files of the name.
 func FuzzCandidates(f *testing.F) {
 	f.Add("ls", "/usr/bin:/bin::.:/bin")
 	f.Add("../ls", "/bin")

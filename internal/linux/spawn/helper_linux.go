@@ -11,21 +11,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 )
 
-// HelperSocket is the descriptor at which a helper finds its supervisor.
+// HelperSocket is the descriptor of a helper's socket to its supervisor.
 const HelperSocket = 3
 
 // helperTimeout bounds an answer of a helper, and its end.
 const helperTimeout = 20 * time.Second
 
-// Helper is this very program, started once more in namespaces of its own to do what this process may not. It
-// holds nothing of ours but its socket, and ends with it.
+// Helper is this executable, started once more in namespaces of its own for work that this process may not do. It has no
+// descriptor of this process but its socket, and ends with it.
 type Helper struct {
 	pid, pidfd int
 	socket     int
 }
 
-// StartHelper executes this program under another name. What it does then is for an init function to decide that
-// looks at os.Args.
+// StartHelper executes this program under another name. An init function that checks os.Args decides what it does then.
 func StartHelper(name string, o Options) (*Helper, error) {
 	self, err := os.OpenFile("/proc/self/exe", unix.O_PATH, 0)
 	if err != nil {
@@ -73,20 +72,21 @@ func StartHelper(name string, o Options) (*Helper, error) {
 	return h, nil
 }
 
-// Socket is our end. It is the helper's until Close.
+// Socket is the supervisor's end. The helper owns it until Close.
 func (h *Helper) Socket() int { return h.socket }
 
-// Process is the helper itself. Who hands it to Adopt, whose it is from then on, closes the Socket in place of Close.
+// Process is the helper itself. A caller that hands it to Adopt, which then owns it, closes the Socket instead of
+// calling Close.
 func (h *Helper) Process() (pid, pidfd int) { return h.pid, h.pidfd }
 
-// Kill ends the helper as a stranger would; Close is still due.
+// Kill ends the helper with SIGKILL; the caller still calls Close.
 func (h *Helper) Kill() { _ = unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0) }
 
-// Close ends the helper and waits for it. Once only.
+// Close ends the helper and waits for it. It is called once.
 func (h *Helper) Close() {
 	_ = unix.Close(h.socket)
 	fds := []unix.PollFd{{Fd: int32(h.pidfd), Events: unix.POLLIN}}
-	for end := time.Now().Add(time.Second); time.Now().Before(end); { // it ends by itself, and a measured one writes its counters first
+	for end := time.Now().Add(time.Second); time.Now().Before(end); { // it ends by itself; with coverage it writes its counters first
 		if n, err := unix.Poll(fds, int(time.Until(end).Milliseconds())+1); n > 0 || err != nil && err != unix.EINTR {
 			break
 		}

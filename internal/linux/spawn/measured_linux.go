@@ -2,6 +2,6 @@
 
 package spawn
 
-// measured: this build counts what is executed. Any other hands no directory of the host to an init,
-// whatever the environment says.
+// measured: this build counts coverage. Any other build passes no directory of the host to an init, whatever the
+// environment says.
 const measured = false

@@ -31,21 +31,22 @@ type Program struct {
 	took         time.Duration
 }
 
-// ErrNoTerminal is the error of resizing what is not there.
+// ErrNoTerminal is the error of Resize for a program without a terminal.
 var ErrNoTerminal = errors.New("the program has no terminal")
 
-// Examiner looks at processes that wait between their last wall and their program.
+// Examiner inspects processes that wait between the filter and the exec of their program.
 type Examiner interface {
-	// Prepare is called while the init starts the process, for what can be read without it.
+	// Prepare is called while the init starts the process, for values that can be read without it.
 	Prepare()
-	// Examine looks at the process, and does not answer the probe. An error ends the process, and is the error of the start.
+	// Examine inspects the process, and does not answer the probe. An error ends the process, and is the error of the
+	// start.
 	Examine(*seccomp.Probe) error
 }
 
-// Run executes a program. m names everything but the descriptors, which Run makes: pipes unless a
-// terminal is asked for, and the given cgroups to join or, where the kernel lets it, the one to be born in (nil is none).
-// With an examiner, the program is not executed before its process was looked at, if the kernel has a listener for its filter: see
-// Examined. The caller closes the Program.
+// Run executes a program. m has everything but the descriptors, which Run makes: pipes unless a terminal is requested,
+// and the given cgroups to join or, where the kernel can, the one to start in (nil is none). With an examiner, the
+// examiner inspects the process before the exec, if the kernel has a listener for its filter: see Examined. The caller
+// closes the Program.
 func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, intoCgroup *os.File, examiner Examiner) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
@@ -77,8 +78,8 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, i
 	return p, nil
 }
 
-// RunOnTerminal executes a program on a terminal whose master is ours: m.Relay says who has the other end. The master is the Program's to
-// close from here on.
+// RunOnTerminal executes a program on a terminal whose master this process has: m.Relay names the process at the other
+// end. The Program owns the master from here on.
 func (i *Init) RunOnTerminal(ctx context.Context, m *initproto.Exec, master *os.File) (*Program, error) {
 	m.Stdio, m.IntoCgroup = [3]int{-1, -1, -1}, -1
 	r, err := i.exec(ctx, m, nil, nil)
@@ -90,8 +91,8 @@ func (i *Init) RunOnTerminal(ctx context.Context, m *initproto.Exec, master *os.
 	return &Program{running: r, init: i, id: m.ID}, nil
 }
 
-// openPipes makes the three pipes and returns the program's ends. Only our own ends are
-// non-blocking: a program that finds its stdout so would lose output.
+// openPipes makes the three pipes and returns the program's ends. Only the supervisor's ends are non-blocking: a program
+// with a non-blocking stdout would lose output.
 func (p *Program) openPipes() (theirs []int, err error) {
 	for n, name := range [...]string{"stdin", "stdout", "stderr"} {
 		var fd [2]int
@@ -103,7 +104,8 @@ func (p *Program) openPipes() (theirs []int, err error) {
 			ours, other = fd[1], fd[0]
 		}
 		theirs = append(theirs, other)
-		// The program is another user, and opens /dev/stdin and /dev/stdout by their names: no other process can reach them.
+		// The program has another user id, and opens /dev/stdin and /dev/stdout by their names: no other process can
+		// reach them.
 		if err := unix.Fchmod(other, 0o666); err != nil {
 			_ = unix.Close(ours)
 			return theirs, err
@@ -123,7 +125,7 @@ func closeFDs(fds []int) {
 	}
 }
 
-// Close lets go of the pipes, the terminal and the listener. Twice is fine.
+// Close closes the pipes, the terminal and the listener. It may be called twice.
 func (p *Program) Close() {
 	for _, f := range [...]*os.File{p.pipes[0], p.pipes[1], p.pipes[2], p.master, p.listener} {
 		if f != nil {
@@ -132,25 +134,25 @@ func (p *Program) Close() {
 	}
 }
 
-// TakeListener returns what the kernel tells of refused system calls through, non-blocking and the caller's from here
-// on; nil if the program's filter does not notify, or this kernel can not.
+// TakeListener returns the descriptor by which the kernel reports refused system calls, non-blocking; the caller owns
+// it. It returns nil if the program's filter does not notify, or this kernel can not.
 func (p *Program) TakeListener() *os.File {
 	f := p.listener
 	p.listener = nil
 	return f
 }
 
-// Examined reports whether the process was looked at before it was executed.
+// Examined reports whether the process was inspected before the exec.
 func (p *Program) Examined() bool { return p.examined }
 
-// CloseInput ends the program's input, and any write to it that is under way.
+// CloseInput ends the program's input, and a write to it that is in progress.
 func (p *Program) CloseInput() {
 	if p.pipes[0] != nil {
 		_ = p.pipes[0].Close()
 	}
 }
 
-// Stdin is where the program reads from; with a terminal, what is typed.
+// Stdin is the standard input of the program; with a terminal, its typed input.
 func (p *Program) Stdin() io.WriteCloser {
 	if p.master != nil {
 		return typist{p.master}
@@ -168,7 +170,7 @@ func (t typist) Close() error {
 	return err
 }
 
-// Stdout is what the program prints; with a terminal, the terminal.
+// Stdout is the output of the program; with a terminal, the terminal.
 func (p *Program) Stdout() io.ReadCloser {
 	if p.master != nil {
 		return p.master
@@ -184,12 +186,12 @@ func (p *Program) Stderr() io.ReadCloser {
 	return p.pipes[2]
 }
 
-// Signal reaches the program, or everything its init holds.
+// Signal reaches the program, or all programs of its init.
 func (p *Program) Signal(sig syscall.Signal, everyone bool) error {
 	return p.init.Signal(initproto.Signal{ID: p.id, All: everyone, Num: uint32(sig)})
 }
 
-// Resize tells the terminal its size.
+// Resize sets the size of the terminal.
 func (p *Program) Resize(rows, cols uint16) error {
 	if p.master == nil {
 		return ErrNoTerminal
@@ -205,8 +207,8 @@ func (p *Program) Resize(rows, cols uint16) error {
 	return errors.Join(err, ioctlErr)
 }
 
-// Wait blocks until the program has ended: by itself with a code, or by a signal. When the init
-// went first it took the program along, and the signal is SIGKILL.
+// Wait blocks until the program has ended: by itself with a code, or by a signal. If the init ended first, the program
+// ended with it, and the signal is SIGKILL.
 func (p *Program) Wait() (code, signal int) {
 	p.once.Do(func() {
 		ended, ok := <-p.ended
@@ -226,33 +228,33 @@ func (p *Program) Wait() (code, signal int) {
 	return p.code, p.signal
 }
 
-// Lost: the init ended first, and how the program ended is not known.
+// Lost reports that the init ended first, so that the program's own exit is not known.
 func (p *Program) Lost() bool {
 	p.Wait()
 	return p.lost
 }
 
-// Took is how long the program ran, from its execution to its end; false when its end was not seen.
+// Took is how long the program ran, from its exec to its end; false if its end was not reported.
 func (p *Program) Took() (time.Duration, bool) {
 	p.Wait()
 	return p.took, p.took > 0
 }
 
-// Bounds of a search. A name can not be longer, nor can a directory; and who has more of them in PATH than
-// this looks through the first ones.
+// Bounds of a search. A name can not be longer, nor can a directory; of a longer PATH only the first directories are
+// searched.
 const (
 	maxName       = 255
 	maxPath       = 4096
 	maxCandidates = 128
 )
 
-// Candidates are the files a program's name may mean, as execvp looks for them.
+// Candidates are the files that a program's name may refer to, in the order of execvp.
 func Candidates(name, search string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
 	}
 	if len(name) > maxName {
-		return []string{"./" + name} // the kernel says what is wrong with it
+		return []string{"./" + name} // the exec reports the error
 	}
 	var list []string
 	for dir := range strings.SplitSeq(search, ":") {

@@ -17,22 +17,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Options say in what the init is born.
+// Options describe how the init is started.
 type Options struct {
 	// Namespaces are CLONE_NEW* flags; none for the process backend.
 	Namespaces uintptr
 	UIDs, GIDs []syscall.SysProcIDMap
-	// Owner is the host id a user namespace among them belongs to; 0 is our own.
+	// Owner is the host id that a user namespace among them belongs to; 0 is this process's own.
 	Owner uint32
-	// Cgroup is the open directory of the v2 group to be born in where the kernel lets us, or nil.
+	// Cgroup is the open directory of the v2 cgroup to start the init in where the kernel can, or nil.
 	Cgroup *os.File
-	// KeepGroups gives up the right to drop groups, as the kernel requires of a process that writes a map without privilege.
+	// KeepGroups gives up the right to drop groups, which the kernel requires of a process that writes a map without
+	// privilege.
 	KeepGroups bool
-	// Map writes the maps of a user namespace; nil writes them with the rights that this process has.
+	// Map writes the maps of a user namespace; nil writes them with the rights of this process.
 	Map func(pid int, uids, gids []syscall.SysProcIDMap) error
 }
 
-// mapIDs tells a new user namespace which ids of the host are its own.
+// mapIDs writes the id maps of a new user namespace.
 func (o *Options) mapIDs(pid int) error {
 	if o.Map != nil {
 		return o.Map(pid, o.UIDs, o.GIDs)
@@ -42,12 +43,12 @@ func (o *Options) mapIDs(pid int) error {
 			return err
 		}
 	}
-	// Users last: while the child is on its way through exec it may be hidden, if we are, and what the kernel has about it then
-	// belongs to the root of its namespace as soon as there is one.
+	// Users last: during its exec the child may be hidden, if this process is, and its files in /proc then belong to the
+	// root of its namespace as soon as there is one.
 	return errors.Join(writeMap(pid, "gid_map", o.GIDs), writeMap(pid, "uid_map", o.UIDs))
 }
 
-// Error is what the init could not do.
+// Error is a failure that the init has reported.
 type Error struct {
 	Stage  initproto.Stage
 	Detail string
@@ -58,7 +59,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (stage %s)", e.Detail, e.Errno.Error(), e.Stage)
 }
 
-// Unwrap gives the errno.
+// Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
 // ErrGone is the error of an init that ended before it could answer.
@@ -75,8 +76,8 @@ type Init struct {
 	whole bool // its pid namespace ends with it
 	// killAdopted is set if a runtime has started the init and pid is the runtime's: it ends both. See Adopt.
 	killAdopted  func()
-	last         func()            // the same: called before the process is waited for
-	posture      initproto.Posture // once set up, of one that is housed
+	last         func()            // the same: called before the process is reaped
+	posture      initproto.Posture // after Setup, of an init in a container
 	containerPID int               // the same: its pid
 
 	done chan struct{} // closed when the socket has ended: the init is exiting or dead
@@ -85,7 +86,7 @@ type Init struct {
 	waiting map[uint64]chan answer // by exec id: the answer to an exec
 	exits   map[uint64]chan exit   // by exec id: how it ended
 	reaped  bool
-	lost    error // why it can not be understood any more, or nil
+	lost    error // why its messages are unreadable, or nil
 
 	listeners map[uint64]*os.File      // by exec id: of programs that are being started
 	examiners map[uint64]chan *os.File // by exec id: where the listener goes at once
@@ -122,7 +123,7 @@ func Start(o Options) (*Init, error) {
 	files := []int{int(nothing.Fd()), int(nothing.Fd()), int(nothing.Fd()), pair[1]}
 	env := Environ()
 	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
-		// A measured init leaves its counters through a descriptor: the path is not in its root.
+		// With coverage, an init writes its counters through a descriptor: the path is not in its root.
 		if f, err := os.Open(dir); err == nil {
 			defer f.Close()
 			env = append(env, "GOCOVERDIR=/proc/self/fd/"+strconv.Itoa(len(files)))
@@ -141,7 +142,7 @@ func Start(o Options) (*Init, error) {
 	if err != nil {
 		unix.Close(pair[0])
 		if (errors.Is(err, unix.EACCES) || errors.Is(err, unix.ETXTBSY)) && oneShot.CompareAndSwap(true, false) {
-			if err := unpin(); err != nil {
+			if err := copyInit(); err != nil {
 				return nil, err
 			}
 			return Start(o)
@@ -170,14 +171,14 @@ func Start(o Options) (*Init, error) {
 	return i, nil
 }
 
-// spared: the kernel spares this process when memory runs out, as it does services that were marked so. What we
-// run must not inherit that.
+// spared reports whether the kernel spares this process when memory runs out (oom_score_adj), as it does for marked
+// services. Programs must not inherit that.
 var spared = sync.OnceValue(func() bool {
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	return err == nil && strings.HasPrefix(string(text), "-")
 })
 
-// writeMap says which ids outside the ids of the init's user namespace are.
+// writeMap writes the map of ids between the init's user namespace and the one outside.
 func writeMap(pid int, name string, maps []syscall.SysProcIDMap) error {
 	var text []byte
 	for _, m := range maps {
@@ -186,8 +187,7 @@ func writeMap(pid int, name string, maps []syscall.SysProcIDMap) error {
 	return writeOf(pid, name, text)
 }
 
-// writeOf writes to a file that the kernel keeps about a child of ours. It was not reaped: its pid can not
-// be another's.
+// writeOf writes to a file in /proc of a child. The child is not reaped, so its pid is not reused.
 func writeOf(pid int, name string, text []byte) error {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -200,7 +200,7 @@ func writeOf(pid int, name string, text []byte) error {
 	return nil
 }
 
-// null stays open: every init needs it. That it could not be opened once says nothing of the next time.
+// null stays open: every init needs it. A failure to open it is not kept: the next call tries again.
 var null struct {
 	mu   sync.Mutex
 	file *os.File
@@ -215,13 +215,13 @@ func devNull() (f *os.File, err error) {
 	return null.file, err
 }
 
-// PID is the init's number in our pid namespace. It is valid until Reap.
+// PID is the init's pid in this process's pid namespace. It is valid until Reap.
 func (i *Init) PID() int { return i.pid }
 
-// Threads is how many threads the init has.
+// Threads is the number of threads of the init.
 func (i *Init) Threads() int { return Threads(i.pid) }
 
-// Threads is how many threads a process has, for an init that is another's child.
+// Threads is the number of threads of a process, for an init that is another process's child.
 func Threads(pid int) int {
 	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	if err != nil {
@@ -230,12 +230,12 @@ func Threads(pid int) int {
 	return len(tasks)
 }
 
-// Setup tells the init what to build and waits until it is built. It returns the descriptors the
-// init answers with, which the caller owns. On failure the init is dead and reaped.
+// Setup sends the init the description of its root and waits until the init has built it. It returns the descriptors of
+// the answer, which the caller owns. After an error the init is dead and reaped.
 func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*os.File, error) {
 	stop := context.AfterFunc(ctx, func() {
 		i.kill()
-		i.conn.close() // one that no signal reaches must not keep us waiting
+		i.conn.close() // an init that no signal reaches must not block this call
 	})
 	defer stop()
 	files = weakenSetup(m, files)
@@ -251,7 +251,7 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 			i.posture = m.Posture
 			if i.killAdopted != nil {
 				i.containerPID = i.conn.peer
-				_ = i.conn.identify(0) // what it costs is all that is left of it
+				_ = i.conn.identify(0) // no longer needed, and it costs time
 			}
 			go i.listen()
 			return got, nil
@@ -275,9 +275,9 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 	return nil, err
 }
 
-// listen hands on what the init says until it says no more.
+// listen dispatches the init's messages until the socket ends.
 func (i *Init) listen() {
-	defer i.hangUp()
+	defer i.notifyWaiting()
 	for {
 		msg, files, err := i.conn.receive()
 		if err != nil {
@@ -307,8 +307,8 @@ func (i *Init) listen() {
 	}
 }
 
-// markUnreadable notes why an init that lives can not be understood any more, and ends it: its programs are not supervised. One that is
-// gone needs no reason.
+// markUnreadable records why the messages of a living init are unreadable, and ends it: its programs are not supervised.
+// An init that is gone needs no reason.
 func (i *Init) markUnreadable(err error) {
 	if !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) && !errors.Is(err, initproto.ErrMalformed) {
 		return
@@ -319,12 +319,12 @@ func (i *Init) markUnreadable(err error) {
 	i.End()
 }
 
-// keepLocked keeps the listener of a program until it was started, or was not. There is one at the most, and only for
-// somebody who waits.
+// keepLocked keeps the listener of a program until its start has succeeded or failed. There is at most one, and only for
+// a waiting caller.
 func (i *Init) keepLocked(id uint64, files []*os.File) {
 	if len(files) == 1 && i.waiting[id] != nil && i.listeners[id] == nil {
 		i.listeners[id] = files[0]
-		if c := i.examiners[id]; c != nil { // it has room for one, and gets no more
+		if c := i.examiners[id]; c != nil { // the channel has a buffer of one, and gets no more
 			c <- files[0]
 		}
 		return
@@ -348,8 +348,8 @@ func (i *Init) answerLocked(id uint64, msg any, files []*os.File) {
 	c <- answer{msg, files, listener}
 }
 
-// hangUp tells everyone who waits that nothing more will come.
-func (i *Init) hangUp() {
+// notifyWaiting tells all waiting callers that no more messages will come.
+func (i *Init) notifyWaiting() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for id, c := range i.waiting {
@@ -369,6 +369,6 @@ func (i *Init) hangUp() {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nil is invalid, and no harm
+		_ = f.Close() // Close of nil is harmless
 	}
 }

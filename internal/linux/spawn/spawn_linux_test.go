@@ -35,7 +35,7 @@ func needRoot(t *testing.T) {
 	testenv.NeedRoot(t)
 }
 
-// mounts is what the host's mount table says. A test of an init that must not mount compares it.
+// mounts is the host's mount table. A test of an init that must not mount compares it.
 func mounts(t *testing.T) []byte {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
@@ -54,7 +54,7 @@ func hostNS(t *testing.T, name string) uint64 {
 	return st.Ino
 }
 
-// plain starts an init that builds no world, as the process backend does.
+// plain starts an init that builds no root, as the process backend does.
 func plain(t *testing.T) *Init {
 	t.Helper()
 	i, err := Start(Options{})
@@ -74,7 +74,8 @@ func plain(t *testing.T) *Init {
 }
 
 func program(args ...string) *initproto.Exec {
-	return &initproto.Exec{ID: ids.Add(1), Paths: Candidates(args[0], "/usr/bin:/bin"), Args: args, Dir: "/", Env: []string{"PATH=/usr/bin:/bin"}}
+	return &initproto.Exec{ID: ids.Add(1), Paths: Candidates(args[0], "/usr/bin:/bin"), Args: args, Dir: "/",
+		Env: []string{"PATH=/usr/bin:/bin"}}
 }
 
 var ids atomic.Uint64
@@ -93,7 +94,7 @@ func run(t *testing.T, i *Init, m *initproto.Exec) (out string, code, signal int
 	return string(b), code, signal
 }
 
-// By hand it refuses, whatever descriptor 3 is, and changes nothing.
+// Run by hand the init refuses, whatever descriptor 3 is, and changes nothing.
 func TestRefusesByHand(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -122,7 +123,7 @@ func TestRefusesByHand(t *testing.T) {
 		cmd := &exec.Cmd{Path: exe, Args: []string{initproc.Name}, ExtraFiles: extra, Env: []string{}}
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
-		if name == "datagrams" { // something answers there, and is told
+		if name == "datagrams" { // a process is at the other end, and gets the error
 			if !errors.As(err, &exit) || exit.ExitCode() == 0 {
 				t.Errorf("%s: %v, %q", name, err, out)
 			}
@@ -137,9 +138,9 @@ func TestRefusesByHand(t *testing.T) {
 	}
 }
 
-// Outside fresh namespaces it refuses before it mounts anything. (Even without that check the kernel
-// would: none of these inits has a privilege over the host's mount namespace that the test has not
-// dropped, but for the first, which is not in a pid namespace and so never gets that far.)
+// Outside fresh namespaces the init refuses before it mounts anything. (Even without that check the kernel would refuse:
+// none of these inits has a privilege over the host's mount namespace that the test has not dropped, except for the
+// first, which is not in a pid namespace and so never gets that far.)
 func TestRefusesOutsideFreshNamespaces(t *testing.T) {
 	needRoot(t)
 	before := mounts(t)
@@ -158,7 +159,8 @@ func TestRefusesOutsideFreshNamespaces(t *testing.T) {
 		{"none", 0, good, initproto.StageNamespaces, "pid namespace: this is process"},
 		{"user and mount, not pid", user | mnt, good, initproto.StageNamespaces, "pid namespace: this is process"},
 		{"user and pid, not mount", user | pid, good, initproto.StageNamespaces, "mnt namespace: is the supervisor's own"},
-		{"a supervisor that does not say where it stands", user | pid | mnt, noMount, initproto.StageNamespaces, "mnt namespace: is the supervisor's own"},
+		{"a supervisor that does not say where it stands", user | pid | mnt, noMount, initproto.StageNamespaces,
+			"mnt namespace: is the supervisor's own"},
 		{"nor who it is", user | pid | mnt, noUser, initproto.StageNamespaces, "user namespace: is the supervisor's own"},
 		{"all, and no root: it gets past the check", user | pid | mnt, good, initproto.StageProtocol, "descriptor -1"},
 	} {
@@ -177,15 +179,17 @@ func TestRefusesOutsideFreshNamespaces(t *testing.T) {
 	}
 }
 
-// What is no setup, or of another build, is answered and ends the init.
+// A message that is no setup, or of another build, is answered and ends the init.
 func TestMalformedSetup(t *testing.T) {
 	version := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
 	version[initproto.HeaderSize+1]++
 	cut := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
 	cut[0] -= 2
 	for name, frame := range map[string][]byte{
-		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(), "a signal": (&initproto.Signal{All: true, Num: 9}).Encode(),
-		"an answer": (&initproto.Ready{}).Encode(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0}, "an unknown kind": {1, 0, 0, 0, 0, 200},
+		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(),
+		"a signal":  (&initproto.Signal{All: true, Num: 9}).Encode(),
+		"an answer": (&initproto.Ready{}).Encode(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0},
+		"an unknown kind":               {1, 0, 0, 0, 0, 200},
 		"descriptors that did not come": {1, 0, 0, 0, 9, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +202,7 @@ func TestMalformedSetup(t *testing.T) {
 			if name == "descriptors that did not come" {
 				fds = int(frame[4])
 			}
-			// As conn.send does, but the header stays as it is.
+			// As conn.send does, but without a change of the header.
 			if err := i.conn.raw.Control(func(fd uintptr) { _, err = unix.Write(int(fd), frame) }); err != nil {
 				t.Fatal(err)
 			}
@@ -217,7 +221,7 @@ func TestMalformedSetup(t *testing.T) {
 	}
 }
 
-// Garbage later on ends the init, and what it runs.
+// Garbage later on ends the init, and its programs.
 func TestMalformedLater(t *testing.T) {
 	i := plain(t)
 	p, err := i.Run(context.Background(), program("sleep", "60"), nil, nil, nil)
@@ -239,7 +243,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer keep.Close()
-	if out, code, signal := run(t, i, program("sh", "-c", "echo $0 $PATH; pwd; exit 7", "zero")); out != "zero /usr/bin:/bin\n/\n" || code != 7 || signal != 0 {
+	if out, code, signal := run(t, i, program("sh", "-c", "echo $0 $PATH; pwd; exit 7", "zero")); out != "zero /usr/bin:/bin\n/\n" ||
+		code != 7 || signal != 0 {
 		t.Errorf("%q, %d, %d", out, code, signal)
 	}
 	if _, code, signal := run(t, i, program("sh", "-c", "kill -USR1 $$")); code != 0 || signal != int(unix.SIGUSR1) {
@@ -280,7 +285,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A supervisor that the kernel spares when memory runs out does not hand that on.
+// A supervisor that the kernel spares when memory runs out does not pass that on.
 func TestNotSpared(t *testing.T) {
 	before, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err == nil {
@@ -294,7 +299,8 @@ func TestNotSpared(t *testing.T) {
 		spared = was
 		_ = os.WriteFile("/proc/self/oom_score_adj", before, 0)
 	}()
-	for adjusted, want := range map[bool]string{false: "7\n", true: "0\n"} { // the former is the control; a negative one takes CAP_SYS_RESOURCE
+	// the former is the control; a negative one takes CAP_SYS_RESOURCE
+	for adjusted, want := range map[bool]string{false: "7\n", true: "0\n"} {
 		spared = func() bool { return adjusted }
 		if out, _, _ := run(t, plain(t), program("cat", "/proc/self/oom_score_adj")); out != want {
 			t.Errorf("%v: %q, want %q", adjusted, out, want)
@@ -302,7 +308,7 @@ func TestNotSpared(t *testing.T) {
 	}
 }
 
-// Who lives is not taken for dead because a signal came while one looked: Go sends itself many.
+// A living init is not reported as dead because a signal interrupts the check: Go sends itself many.
 func TestAliveAmongSignals(t *testing.T) {
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -332,7 +338,7 @@ func TestAliveAmongSignals(t *testing.T) {
 	<-stopped
 }
 
-// Each failure says at which stage, and why, exactly; the init lives on while something else runs.
+// Each failure has its exact stage and cause; the init continues while another program runs.
 func TestExecErrors(t *testing.T) {
 	i := plain(t)
 	keep, err := i.Run(context.Background(), program("sleep", "60"), nil, nil, nil)
@@ -371,13 +377,15 @@ func TestExecErrors(t *testing.T) {
 		{change(same, dir), nil, initproto.StageExec, unix.EACCES, dir},
 		{change(same, dir+"/junk"), nil, initproto.StageExec, unix.ENOEXEC, dir + "/junk"},
 		{change(func(m *initproto.Exec) { m.Paths = nil }, "x"), nil, initproto.StageExec, unix.ENOENT, "program"},
-		{change(func(m *initproto.Exec) { m.Args = append(m.Args, strings.Repeat("x", 1<<18)) }, "true"), nil, initproto.StageExec, unix.E2BIG, "true"},
+		{change(func(m *initproto.Exec) { m.Args = append(m.Args, strings.Repeat("x", 1<<18)) }, "true"), nil, initproto.StageExec,
+			unix.E2BIG, "true"},
 		{change(func(m *initproto.Exec) { m.Args = append(m.Args, "a\x00b") }, "true"), nil, initproto.StageExec, unix.EINVAL, ""},
 		{change(func(m *initproto.Exec) { m.Dir = "/nowhere" }, "true"), nil, initproto.StageWorkdir, unix.ENOENT, "enter /nowhere"},
 		{change(func(m *initproto.Exec) { m.Dir = "/dev/null" }, "true"), nil, initproto.StageWorkdir, unix.ENOTDIR, "enter /dev/null"},
 		{change(func(m *initproto.Exec) { m.Dir = "a\x00" }, "true"), nil, initproto.StageWorkdir, unix.EINVAL, ""},
 		{change(same, "true"), []*os.File{null}, initproto.StageCgroup, unix.EBADF, "join cgroup"},
-		{change(func(m *initproto.Exec) { m.Rlimits = []initproto.Rlimit{{Resource: 999}} }, "true"), nil, initproto.StageLimits, unix.EINVAL, "set resource limits"},
+		{change(func(m *initproto.Exec) { m.Rlimits = []initproto.Rlimit{{Resource: 999}} }, "true"), nil, initproto.StageLimits, unix.EINVAL,
+			"set resource limits"},
 		{change(func(m *initproto.Exec) {
 			m.Rlimits = []initproto.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 9, Max: 8}}
 		}, "true"), nil, initproto.StageLimits, unix.EINVAL, ""},
@@ -402,7 +410,7 @@ func TestExecErrors(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	// Descriptors that did not come.
+	// Descriptors that are missing from the message.
 	m := program("true")
 	m.Stdio = [3]int{0, 1, 7}
 	if _, err := i.exec(context.Background(), m, []int{int(null.Fd()), int(null.Fd())}, nil); err == nil {
@@ -413,11 +421,12 @@ func TestExecErrors(t *testing.T) {
 	}
 }
 
-// An init whose only program fails to start is done, and says so first.
+// An init whose only program fails to start ends, and reports the failure first.
 func TestOnlyProgramFails(t *testing.T) {
 	i := plain(t)
 	var e *Error
-	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil, nil); !errors.As(err, &e) || e.Stage != initproto.StageExec {
+	if _, err := i.Run(context.Background(), program("no-such-program"), nil, nil, nil); !errors.As(err, &e) ||
+		e.Stage != initproto.StageExec {
 		t.Error(err)
 	}
 	select {
@@ -427,7 +436,7 @@ func TestOnlyProgramFails(t *testing.T) {
 	}
 }
 
-// Killed at whatever point, nobody waits for ever, and errors say that it is gone.
+// After a kill at any point no caller waits for ever, and errors say that the init is gone.
 func TestKilledAtEachPoint(t *testing.T) {
 	t.Run("before setup", func(t *testing.T) {
 		i, err := Start(Options{})
@@ -463,7 +472,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			i := plain(t)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*100*time.Microsecond)
 			p, err := i.Run(ctx, program("sleep", "62"), nil, nil, nil)
-			if err == nil { // it was faster; then it is a program like any other
+			if err == nil { // the start was faster; then it is an ordinary program
 				p.Close()
 				i.End()
 			} else if !errors.Is(err, context.DeadlineExceeded) {
@@ -525,7 +534,8 @@ func TestKilledAtEachPoint(t *testing.T) {
 	})
 }
 
-// outliving lists who still has that command line when there was time to die: on a busy machine, who was killed is not gone at once.
+// outliving lists the processes with that command line after a grace period: on a busy machine, a killed process is not
+// gone at once.
 func outliving(line string) (pids string) {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		out, _ := exec.Command("pgrep", "-fx", line).Output()

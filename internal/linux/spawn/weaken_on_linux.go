@@ -12,9 +12,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/weaken"
 )
 
-// weakenStart changes how an init is started, and returns the variables that tell the init of the mutation.
+// weakenStart changes how an init is started, and returns the variables that describe the mutation to the init.
 func weakenStart(o *Options) []string {
-	for name, namespace := range map[string]uintptr{"host-network": unix.CLONE_NEWNET, "host-ipc": unix.CLONE_NEWIPC, "no-pid-namespace": unix.CLONE_NEWPID} {
+	for name, namespace := range map[string]uintptr{"host-network": unix.CLONE_NEWNET, "host-ipc": unix.CLONE_NEWIPC,
+		"no-pid-namespace": unix.CLONE_NEWPID} {
 		if weaken.On(name) {
 			o.Namespaces &^= namespace
 		}
@@ -23,12 +24,13 @@ func weakenStart(o *Options) []string {
 	return []string{weaken.Variable + "=" + os.Getenv(weaken.Variable)}
 }
 
-// measures is false where the attack suite itself is to notice that a wall is gone: a measured program would not be started.
+// measures is false where the attack suite itself must detect the missing control: a measured program would not be
+// started.
 func measures() bool {
 	return os.Getenv(weaken.Variable) == "" || os.Getenv(weaken.Measured) != ""
 }
 
-// weakenSetup changes what an init is told to build. Descriptors that it adds are closed with the process.
+// weakenSetup changes the setup message of an init. The descriptors that it adds are closed with the process.
 func weakenSetup(m *initproto.Setup, files []int) []int {
 	clearFlags := func(fd int, flags uint64, how uint) {
 		_ = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|how, &unix.MountAttr{Attr_clr: flags})
@@ -76,7 +78,7 @@ func weakenSetup(m *initproto.Setup, files []int) []int {
 	return files
 }
 
-// weakenExec changes how an init is told to run a program.
+// weakenExec changes the message by which an init runs a program.
 func weakenExec(m *initproto.Exec, files []int) []int {
 	weakenLandlock(&m.Landlock)
 	switch os.Getenv(weaken.Variable) {
@@ -102,7 +104,7 @@ func weakenExec(m *initproto.Exec, files []int) []int {
 	return files
 }
 
-// weakenExpect changes what an init is told to prepare for a fork.
+// weakenExpect changes the message by which an init prepares for a fork.
 func weakenExpect(m *initproto.Expect) {
 	weakenLandlock(&m.Landlock)
 	if weaken.On("fork-bare") || weaken.On("fork-no-landlock") {

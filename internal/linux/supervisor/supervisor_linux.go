@@ -21,11 +21,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 )
 
-// FirstID begins the host ids for sandboxes: a range that no distribution hands out (systemd's documentation calls
-// 0x70000000…0x7fffffff unused), cut into a block per supervisor and a pair per sandbox.
+// FirstID begins the host ids of sandboxes: a range that no distribution assigns (systemd's documentation calls
+// 0x70000000…0x7fffffff unused), divided into a block per supervisor and a pair per sandbox.
 const FirstID = 0x70000000
 
-// How it is cut.
+// The division of the range.
 const (
 	idsPerSupervisor = 1 << 12
 	idsPerSandbox    = 2
@@ -34,7 +34,7 @@ const (
 	orphanTimeout    = time.Second // of the former, for each
 )
 
-// RuntimeDir is where supervisors of this user register.
+// RuntimeDir is the registry directory of this user's supervisors.
 func RuntimeDir() string {
 	if os.Geteuid() == 0 && FirstUserNS() {
 		return "/run/sandbox-run"
@@ -42,12 +42,12 @@ func RuntimeDir() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "sandbox-run")
 	}
-	// In a user namespace any user may be called anything, and all share this directory.
+	// In a user namespace ids do not identify a user, and all of them share this directory.
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sandbox-run-%d", OuterID(os.Geteuid())))
 }
 
-// OuterID is what an id of this process's user namespace is in the one around it; -1 if it is nothing there. The namespace
-// around may call its own root 0 too: a process that reads 0 can not know.
+// OuterID translates an id of this process's user namespace to the one around it; -1 if it is not mapped there. The
+// outer namespace may also map its own root to 0: a process that reads 0 can not know.
 func OuterID(id int) int {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -66,7 +66,7 @@ func outerID(idMap string, id int) int {
 	return -1
 }
 
-// FirstUserNS reports whether this process's ids are what they are: it is in no user namespace but the machine's.
+// FirstUserNS reports whether this process is in the machine's first user namespace.
 var FirstUserNS = sync.OnceValue(func() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
@@ -76,10 +76,10 @@ var FirstUserNS = sync.OnceValue(func() bool {
 type Supervisor struct {
 	Cgroups *cgroup.Tree
 	entry   *registry.Entry
-	groups  atomic.Uint64 // numbers groups and directories
+	groups  atomic.Uint64 // numbers cgroups and directories
 
 	mu    sync.Mutex
-	dir   *os.File                   // the directory all of ours are in, held from the first of them on
+	dir   *os.File                   // the parent of this supervisor's directories, locked from the first of them on
 	taken [MaxConcurrent / 64]uint64 // bitmap of id pairs in use
 }
 
@@ -92,28 +92,29 @@ func Open(tree *cgroup.Tree) (*Supervisor, error) {
 	return &Supervisor{Cgroups: tree, entry: e}, nil
 }
 
-// Record notes a directory of cgroups that this process is about to make, for the collector, should it be killed before it
-// is registered, or after. It is forgotten when the directory is gone.
+// Record registers a directory of cgroups that this process is about to make, for a collector, in case this process is
+// killed before or after its registration. forget removes the entry when the directory is gone.
 func Record(root string) (forget func(), err error) {
 	e, err := registry.Register(RuntimeDir(), []byte(root))
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = e.Close() }, nil // what is left of it the next collector removes
+	return func() { _ = e.Close() }, nil // the next collector removes a leftover entry
 }
 
-// NewGroup names a cgroup that no other sandbox has; nothing is made yet.
+// NewGroup names a cgroup that no other sandbox has; it makes nothing yet.
 func (s *Supervisor) NewGroup() *cgroup.Group {
 	return s.Cgroups.Group(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)))
 }
 
-// NewPhaseCgroup names a phase cgroup that no other sandbox has, for an init with the id owner and its programs; nothing is made yet.
+// NewPhaseCgroup names a phase cgroup that no other sandbox has, for an init with the id owner and its programs; it
+// makes nothing yet.
 func (s *Supervisor) NewPhaseCgroup(owner int) *cgroup.PhaseGroup {
 	return s.Cgroups.PhaseGroup(fmt.Sprintf("%s/%d", s.entry.Name(), s.groups.Add(1)), owner)
 }
 
-// IDs takes a pair of host ids that no other living sandbox has: for the root and the user of its
-// user namespace. The caller gives them back with Release.
+// IDs reserves a pair of host ids that no other living sandbox has: for the root and the user of its user namespace. The
+// caller returns them with Release.
 func (s *Supervisor) IDs() (root, user int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +132,7 @@ func (s *Supervisor) IDs() (root, user int, err error) {
 	return 0, 0, fmt.Errorf("%d sandboxes of this supervisor are alive already", MaxConcurrent)
 }
 
-// Release gives back a pair of ids.
+// Release returns a pair of ids.
 func (s *Supervisor) Release(root int) {
 	n := (root - FirstID - s.entry.Slot()*idsPerSupervisor) / idsPerSandbox
 	s.mu.Lock()
@@ -139,12 +140,13 @@ func (s *Supervisor) Release(root int) {
 	s.taken[n/64] &^= 1 << (n % 64)
 }
 
-// dirName is where the directories of a supervisor are. It follows from its name, so that a collector finds those of a dead one.
+// dirName is the parent of a supervisor's directories. It is derived from its name, so that a collector finds those of a
+// dead one.
 func dirName(name string) string {
 	return filepath.Join(dirsAt, dirPrefix()+name)
 }
 
-// dirsAt is where all of them are, and dirPrefix what the names of a user's begin with.
+// dirsAt is the directory with all of them, and dirPrefix the prefix of a user's names.
 const dirsAt = "/var/tmp"
 
 func dirPrefix() string { return fmt.Sprintf("sandbox-run-%d-", os.Geteuid()) }
@@ -165,8 +167,8 @@ func (s *Supervisor) NewDir() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// makeHeld makes a directory and holds it. What is there already is of one who had the name before, and goes; it stays if it is somebody
-// else's, in a directory everybody may write to.
+// makeHeld makes a directory and locks it. It replaces a directory of an earlier supervisor with that name; a directory
+// of another user, in a place where every user may write, is an error.
 func makeHeld(name string) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), orphanTimeout)
 	defer cancel()
@@ -186,7 +188,7 @@ func makeHeld(name string) (*os.File, error) {
 				return nil, err
 			}
 		case (errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.ENOENT)) && ctx.Err() == nil:
-			time.Sleep(time.Millisecond) // a collector has it, and is done soon
+			time.Sleep(time.Millisecond) // a collector has it, and finishes soon
 		default:
 			if made == nil {
 				_ = os.Remove(name)
@@ -196,9 +198,9 @@ func makeHeld(name string) (*os.File, error) {
 	}
 }
 
-// hold takes a directory of ours that nobody else holds. A supervisor holds its own until it ends, so that whoever would remove it need not
-// know where it is registered: another environment of the same user has another runtime directory. ENOENT is of one that is gone, or
-// another by now.
+// hold locks a directory of this user that no other process has locked. A supervisor keeps the lock until its end, so
+// that a collector need not know where it is registered: another environment of the same user has another runtime
+// directory. ENOENT means that the directory is gone, or replaced.
 func hold(name string) (*os.File, error) {
 	dir, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -212,7 +214,7 @@ func hold(name string) (*os.File, error) {
 	if err := unix.Fstat(int(dir.Fd()), &held); err != nil {
 		return fail(err)
 	}
-	if int(held.Uid) != os.Geteuid() { // in a directory everybody may write to, only what is ours is ours
+	if int(held.Uid) != os.Geteuid() { // in a directory where every user may write, the owner decides
 		return fail(unix.EPERM)
 	}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -224,13 +226,13 @@ func hold(name string) (*os.File, error) {
 	return dir, nil
 }
 
-// Close ends the registration. Every sandbox must be gone. What can not be removed is left for the next collector, and is an
-// error. Twice is fine.
+// Close ends the registration. Every sandbox must be gone. A leftover that can not be removed is left to the next
+// collector, and is an error. Close may be called twice.
 func (s *Supervisor) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
 	err := s.Cgroups.Group(s.entry.Name()).Remove(ctx)
-	// The directory all supervisors share goes with its last user; others may still be in it.
+	// The directory that all supervisors share is removed with its last user; other supervisors may still use it.
 	_ = s.Cgroups.Prune()
 	s.mu.Lock()
 	if s.dir != nil {
@@ -240,12 +242,12 @@ func (s *Supervisor) Close() error {
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return errors.Join(err, s.entry.Abandon()) // the next to collect finds it, and tries again
+		return errors.Join(err, s.entry.Abandon()) // the next collector finds it, and tries again
 	}
 	return s.entry.Close()
 }
 
-// Found is something a dead supervisor left.
+// Found is a leftover of a dead supervisor.
 type Found struct {
 	Kind    string // "cgroup", "directory" or "registration"
 	Name    string
@@ -253,9 +255,10 @@ type Found struct {
 	Problem error
 }
 
-// Collect finds what dead supervisors left and, unless dryRun, removes it. Living ones are not touched.
+// Collect finds the leftovers of dead supervisors and, unless dryRun, removes them. It does not touch living
+// supervisors.
 func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
-	orphans, err := registry.Dead(RuntimeDir()) // both, when some could not be looked at
+	orphans, err := registry.Dead(RuntimeDir()) // both, if some could not be read
 	var found []Found
 	for _, name := range forgotten() {
 		if dryRun {
@@ -270,7 +273,7 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
 	for _, o := range orphans {
-		// One that can not be removed must not use up the time of those that can.
+		// A leftover that can not be removed must not use up the time of the others.
 		own, done := context.WithTimeout(ctx, orphanTimeout)
 		found = append(found, collect(own, o, dryRun)...)
 		done()
@@ -278,13 +281,13 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 	return found, err
 }
 
-// forgotten are the names that no supervisor has and that have a directory all the same. A program that a supervisor had started, and that
-// was still at work when everything was collected, may have made it again: runc makes its root, with all above it. Or the supervisor was
-// registered where nothing is any more, as of a user who has logged out.
+// forgotten lists the names without a supervisor that still have a directory. A program of the supervisor that was still
+// running during the collection may have made it again: runc makes its root, with all parents. Or the supervisor was
+// registered in a runtime directory that is gone, as after the logout of its user.
 func forgotten() (names []string) {
 	at, err := os.Open(dirsAt)
 	if err != nil {
-		return nil // then there is none
+		return nil // without the directory there are none
 	}
 	defer at.Close()
 	files, _ := at.Readdirnames(-1)
@@ -308,7 +311,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 	if record := strings.TrimSpace(string(o.Record)); record != "" {
 		roots = strings.Split(record, "\n")
 	}
-	tree, _ := cgroup.At(roots) // roots that are not ours to touch hold nothing of ours
+	tree, _ := cgroup.At(roots) // cgroups of other users have no leftovers of this user
 	defer tree.Close()
 	group := tree.Group(o.Name)
 	if group.Exists() {
@@ -320,7 +323,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 		clean = f.Removed
 		found = append(found, f)
 	}
-	// One that is locked is of a supervisor that lives, and has the same name elsewhere.
+	// A locked directory belongs to a living supervisor with the same name in another registry.
 	if dir, err := hold(dirName(o.Name)); err == nil {
 		f := Found{Kind: "directory", Name: dirName(o.Name)}
 		if !dryRun {
@@ -335,7 +338,7 @@ func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
 	if dryRun || !clean {
 		f.Problem = o.Release()
 	} else {
-		_ = tree.Prune() // the directory they shared, if no other supervisor is in it
+		_ = tree.Prune() // the shared directory, if no other supervisor uses it
 		f.Problem = o.Remove()
 		f.Removed = f.Problem == nil
 	}

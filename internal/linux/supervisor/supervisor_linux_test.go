@@ -23,7 +23,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// victimVariable makes the test binary a supervisor that holds things until it is killed.
+// victimVariable makes the test binary a supervisor that keeps resources until it is killed.
 const victimVariable = "SANDBOX_RUN_SUPERVISOR_VICTIM"
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,7 @@ func victim() int {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600)
 	}
-	sleeper := exec.Command("sleep", "300") // one the supervisor's death does not end by itself
+	sleeper := exec.Command("sleep", "300") // a process that does not end with the supervisor
 	if err == nil {
 		err = sleeper.Start()
 	}
@@ -147,7 +147,8 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// A directory of that name that is somebody else's is not used; one that is left of who had the name before is replaced.
+// A directory of that name that belongs to another user is not used; one of an earlier supervisor of that name is
+// replaced.
 func TestForeignDirectory(t *testing.T) {
 	s := open(t)
 	parent := dirName(s.entry.Name())
@@ -189,7 +190,7 @@ func TestForeignDirectory(t *testing.T) {
 	}
 }
 
-// What was made under a name when everything of it had been collected is found, and nothing of who has a name.
+// A directory that was made after the collection of its supervisor is found, and none of a supervisor that has a name.
 func TestForgotten(t *testing.T) {
 	living := open(t)
 	kept, err := living.NewDir()
@@ -203,8 +204,8 @@ func TestForgotten(t *testing.T) {
 	}
 	late := filepath.Join(dirName(name), "state")
 	defer os.RemoveAll(dirName(name))
-	// One that lives may be registered elsewhere: another environment has another runtime directory. Of one of the same name some other may have
-	// died here.
+	// A living supervisor may be registered elsewhere: another environment has another runtime directory. A supervisor
+	// of the same name may have died here.
 	elsewhere, namesake := open(t), open(t)
 	other, others := dirName(elsewhere.entry.Name()), dirName(namesake.entry.Name())
 	if err := errors.Join(elsewhere.Close(), namesake.entry.Abandon()); err != nil {
@@ -216,7 +217,7 @@ func TestForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = errors.Join(os.Remove(dir), held.Close()) })
-		if err := os.Chmod(dir, 0o711); err != nil { // the mode says nothing
+		if err := os.Chmod(dir, 0o711); err != nil { // the mode does not matter
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +225,7 @@ func TestForgotten(t *testing.T) {
 		return slices.ContainsFunc(found, func(f Found) bool { return f.Name == dirName(name) })
 	}
 	for _, dryRun := range []bool{true, false} {
-		// Whoever else is on this machine may collect it first.
+		// Another collector on this machine may remove it first.
 		for tries := 1; ; tries++ {
 			if err := os.MkdirAll(late, 0o700); err != nil { // as runc and crun do
 				t.Fatal(err)
@@ -252,11 +253,12 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// Those who make directories of a name that collectors would remove get them all the same, and nobody's is taken from him.
+// Supervisors that make directories of a name that collectors remove get them nevertheless, and no collector removes a
+// directory that is in use.
 func TestDirectoryWhileCollected(t *testing.T) {
 	s := open(t)
 	name := dirName(s.entry.Name())
-	if err := s.Close(); err != nil { // registered here no longer, but elsewhere
+	if err := s.Close(); err != nil { // no longer registered here, but elsewhere
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(name)
@@ -306,7 +308,7 @@ func TestCollect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whoever else is on this machine may collect it first.
+	// Another collector on this machine may remove it first.
 	for tries := 1; !collectVictim(t, living.entry.Name()) && !t.Failed(); tries++ {
 		if tries == 10 {
 			t.Fatal("others have collected it, each time")
@@ -320,7 +322,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// collectVictim kills a supervisor and collects what it has left, unless somebody else does: that is false.
+// collectVictim kills a supervisor and collects its leftovers. It returns false if another collector was faster.
 func collectVictim(t *testing.T, living string) bool {
 	t.Helper()
 	exe, err := os.Executable()
@@ -376,7 +378,7 @@ func collectVictim(t *testing.T, living string) bool {
 				return false
 			}
 		}
-		t.Errorf("nobody has collected %s", name)
+		t.Errorf("%s was not collected", name)
 		return false
 	}
 	if mine := of(looked); err != nil || mine[0].Removed || mine[1].Removed || mine[2].Removed {

@@ -31,7 +31,8 @@ var attackerPath = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	attackerDir = dir
-	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund",
+		"../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
@@ -56,13 +57,14 @@ func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Optio
 		Backend: b, Executable: exe, Only: only, Within: 10 * time.Minute, // with the race detector, perhaps emulated
 		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
 		Victim: func(mark string) *exec.Cmd {
-			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}
+			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe +
+				":/victim", "--env", hostile.Variable + "=" + mark, "--"}
 			return exec.Command(exe, append(args, hostile.Args("/victim", mark, "fork", "sessions", "4", "1m")...)...)
 		},
 	}
 }
 
-// printable leaves out what could steer a terminal; the command's own way is tested with the command.
+// printable removes characters that could control a terminal; the tests of the command cover its own filter.
 func printable(r rune) rune {
 	if r == '\n' || r == '\t' || r >= 0x20 && r < 0x7f {
 		return r
@@ -79,7 +81,7 @@ func carryOut(t *testing.T, o attack.Options) *attack.Report {
 	return r
 }
 
-// breaches are the attempts of a case that got through, for the log.
+// breaches lists the attempts of a case that succeeded, for the log.
 func breaches(r attack.Result) (list []string) {
 	for _, p := range r.Probes {
 		if !p.Held {
@@ -89,17 +91,17 @@ func breaches(r attack.Result) (list []string) {
 	return list
 }
 
-// Every attack is carried out against this machine's sandboxes, and held off.
+// Every attack runs against this machine's sandboxes, and fails.
 func TestAttackSuite(t *testing.T) {
 	needRoot(t)
-	if os.Getenv("SANDBOXTEST_GUEST") == "" { // where the command's tests are left out
+	if os.Getenv("SANDBOXTEST_GUEST") == "" { // a guest that skips the tests of the command
 		testenv.NeedAll(t, "TestAttackCommand (internal/cli), the same attacks by doctor --attack")
 	}
 	b, _ := managed(t, Options{})
 	allHeld(t, b, attack.GradeA, attack.GradeB)
 }
 
-// A plain user's sandboxes hold them off as well, in both tiers.
+// The sandboxes of an ordinary user withstand them as well, in both tiers.
 func TestPlainAttack(t *testing.T) {
 	b, _, tier := plainManager(t)
 	if r := allHeld(t, b, attack.GradeB); r.Tier != tier {
@@ -125,7 +127,7 @@ func allHeld(t *testing.T, b sandbox.Backend, grades ...attack.Grade) *attack.Re
 	return r
 }
 
-// A suite that has no time for a case says so, and does not call it held.
+// A suite without time for a case reports that, and does not call the case held.
 func TestAttackOutOfTime(t *testing.T) {
 	needRoot(t)
 	b, _ := managed(t, Options{})

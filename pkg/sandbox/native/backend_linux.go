@@ -17,21 +17,21 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// Name is what --backend calls this backend.
+// Name is the value of --backend for this backend.
 const Name = "native"
 
-// Options configure a Backend; the zero value serves.
+// Options configure a Backend; the zero value is usable.
 type Options struct {
-	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
+	// CacheDir holds the formatted image files of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
-	// DiskFloor is the free space that the file system of CacheDir keeps; 0 is the smaller of 1 GiB and 5 % of it. A sandbox
-	// that would take from it is refused, and what runs when it is reached is stopped.
+	// DiskFloor is the free space that the file system of CacheDir keeps; 0 is the smaller of 1 GiB and 5 % of it. A
+	// sandbox that would take from it is refused, and running sandboxes are stopped when it is reached.
 	DiskFloor sandbox.Size
-	// Eager is for callers who are sure to make one sandbox, and soon. Its init and its disk are begun before they ask for it,
-	// and at its end it is Close that waits until they are gone.
+	// Eager is for callers that are sure to create one sandbox soon. New starts its init and its disk before Create is
+	// called, and Close, not Destroy, waits for their removal.
 	Eager bool
-	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
-	// anything otherwise: for programs that own themselves, not for libraries.
+	// Delegate allows New to move this process into a cgroup of its own, directly or by systemd, where it could not set
+	// limits otherwise: for executables, not for libraries.
 	Delegate bool
 }
 
@@ -39,7 +39,7 @@ type Options struct {
 type Backend struct {
 	host       *box.Host
 	namespaces hostNamespaces
-	look       func() sandbox.Isolation // what the machine can do, looked at once
+	look       func() sandbox.Isolation // the capability check of the machine, done once
 	warming    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -54,16 +54,16 @@ var (
 	_ box.Kind         = (*instance)(nil)
 )
 
-// Warm makes ready, in the background, what does not depend on any option: for a program that is about
-// to make its only sandbox and has something else to do first.
+// Warm prepares, in the background, the parts that do not depend on any option: for a program that is about to make its
+// only sandbox and has other work to do first.
 func Warm() {
 	spawn.OneShot()
 	go spawn.Ready()
 }
 
-// New looks at the machine and registers nothing yet.
+// New checks the machine. It does not register the supervisor yet.
 func New(o Options) (*Backend, error) {
-	go spawn.Ready() // meanwhile
+	go spawn.Ready() // in parallel with the checks
 	self := rootless.Look()
 	h, err := box.NewHost(Name, box.Options(o), self, self.Groups(o.Delegate))
 	if err != nil {
@@ -71,13 +71,13 @@ func New(o Options) (*Backend, error) {
 	}
 	h.Grade = (*sandbox.Isolation).Grade
 	b := &Backend{host: h}
-	if b.namespaces, err = lookAtNamespaces(); err != nil {
+	if b.namespaces, err = readHostNamespaces(); err != nil {
 		return nil, failure("look at own namespaces", "namespaces", err)
 	}
 	b.look = sync.OnceValue(b.probe)
 	if o.Eager {
 		b.warming.Go(func() {
-			if _, _, err := b.register(); err == nil { // Create registers too, and reports what is wrong
+			if _, _, err := b.register(); err == nil { // Create registers too, and reports the error
 				h.Masks()
 			}
 		})
@@ -91,10 +91,10 @@ func failure(op, stage string, err error) error { return faults.Wrap(Name, op, s
 // Name is "native".
 func (b *Backend) Name() string { return Name }
 
-// hostNamespaces are the inodes of our own namespaces, which an init must not find itself in.
+// hostNamespaces are the inodes of the supervisor's namespaces; an init must have others.
 type hostNamespaces struct{ mount, user uint64 }
 
-func lookAtNamespaces() (h hostNamespaces, err error) {
+func readHostNamespaces() (h hostNamespaces, err error) {
 	for name, ino := range map[string]*uint64{"mnt": &h.mount, "user": &h.user} {
 		var st unix.Stat_t
 		if err := unix.Stat("/proc/self/ns/"+name, &st); err != nil {
@@ -105,7 +105,7 @@ func lookAtNamespaces() (h hostNamespaces, err error) {
 	return h, nil
 }
 
-// register registers this process at first use, and makes what serves all sandboxes.
+// register registers this process at first use, and makes the parts that all sandboxes share.
 func (b *Backend) register() (*supervisor.Supervisor, rootless.MountHelper, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +136,7 @@ func (b *Backend) mountHelperLocked() (_ rootless.MountHelper, err error) {
 	return b.mounts, err
 }
 
-// policy is what sandboxes may call here. setID: what they write is the host's; capped: there is a cap on it that is polled.
+// policy is the seccomp policy of sandboxes. setID: their files are the host's; capped: a polled cap bounds them.
 func (b *Backend) policy(setID, capped bool) seccomp.Policy {
 	return seccomp.Policy{
 		DenySetID: setID, DenyAllocate: capped, DenyUncounted: !b.host.Counts.Memory, DenyAffinity: !b.host.Counts.CPU,
@@ -144,13 +144,13 @@ func (b *Backend) policy(setID, capped bool) seccomp.Policy {
 	}
 }
 
-// Collect finds what dead supervisors left behind and, unless dryRun, removes it.
+// Collect finds the leftovers of dead supervisors and, unless dryRun, removes them.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	b.warming.Wait()
 	return b.host.Collect(ctx, dryRun)
 }
 
-// Close ends the registration and the mount helper. Every instance must be destroyed. Twice is fine.
+// Close ends the registration and the mount helper. Every instance must be destroyed. Close may be called twice.
 func (b *Backend) Close() error {
 	b.warming.Wait()
 	b.host.DropEarlyScratch()

@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// needV2 skips where programs join v1 groups: nobody can be born in one.
+// needV2 skips where programs join v1 cgroups: clone can not start a process in one.
 func needV2(t testing.TB) {
 	t.Helper()
 	needRoot(t)
@@ -27,7 +27,7 @@ func needV2(t testing.TB) {
 	}
 }
 
-// watched is a backend that shows a test the instances it makes.
+// watched is a backend that records its instances for a test.
 type watched struct {
 	*Backend
 	last *instance
@@ -41,11 +41,11 @@ func (w *watched) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	return i, err
 }
 
-// fullAtTen tries to have more than ten processes, counts those that it gets, and says when.
+// fullAtTen tries to start more than ten processes, counts them, and reports when it is done.
 const fullAtTen = "n=0; while [ $n -lt 20 ] && (sleep 20 &) 2>/dev/null; do n=$((n+1)); done; echo $n; sleep 1"
 
-// A program is born in the group that limits it, beside its init and not in the init's group; where that is refused it
-// joins, and is limited all the same; and where it can not join either it does not run.
+// A program starts in the cgroup that limits it, beside its init's cgroup and not in it. If the kernel refuses that, the
+// program joins the cgroup and has the same limits. If it can not join either, it does not run.
 func TestBornInGroup(t *testing.T) {
 	needV2(t)
 	b := &watched{Backend: newBackend(t, Options{})}
@@ -73,7 +73,8 @@ func TestBornInGroup(t *testing.T) {
 			if got := groupOf(t, p.Init.PID()); !strings.HasSuffix(phaseDir+"/init", got) {
 				t.Errorf("the init is in %s, not in %s/init", got, phaseDir)
 			}
-			if got, want := ownedBy(t, phaseDir, b.last.ID.Init), []string{phaseDir + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
+			if got, want := ownedBy(t, phaseDir, b.last.ID.Init),
+				[]string{phaseDir + "/cgroup.procs", run + "/cgroup.procs"}; !slices.Equal(got, want) {
 				t.Errorf("the init's user owns %v, want %v", got, want)
 			}
 			if !c.born {
@@ -88,18 +89,20 @@ func TestBornInGroup(t *testing.T) {
 				p.Join = nil
 			}
 			var members []int
-			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", fullAtTen}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-				if ev.Kind == sandbox.EventStdout && members == nil {
-					members, _ = p.Group.Procs()
-				}
-			}})
+			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", fullAtTen}},
+				sandbox.IO{OnEvent: func(ev sandbox.Event) {
+					if ev.Kind == sandbox.EventStdout && members == nil {
+						members, _ = p.Group.Procs()
+					}
+				}})
 			if !c.born && !c.join {
 				if err == nil || !strings.Contains(err.Error(), "cgroup") {
 					t.Errorf("a program without a group ran: %+v, %v", res, err)
 				}
 			} else if err != nil {
 				t.Error(err)
-			} else if n, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Bytes()))); err != nil || n < 5 || n > 10 || len(members) < 5 || len(members) > 10 {
+			} else if n, err := strconv.Atoi(strings.TrimSpace(string(res.Stdout.Bytes()))); err != nil || n < 5 || n > 10 || len(members) < 5 ||
+				len(members) > 10 {
 				t.Errorf("%d processes with a limit of 10, in the group %v: %q %q", n, members, res.Stdout.Bytes(), res.Stderr.Bytes())
 			}
 			if err := m.Delete(context.Background(), id); err != nil {
@@ -112,7 +115,7 @@ func TestBornInGroup(t *testing.T) {
 	}
 }
 
-// groupOf is the v2 group of a process.
+// groupOf returns the v2 cgroup of a process.
 func groupOf(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
@@ -123,7 +126,7 @@ func groupOf(t *testing.T, pid int) string {
 	return group
 }
 
-// ownedBy lists what below dir belongs to a user.
+// ownedBy lists the files below dir that belong to a user.
 func ownedBy(t *testing.T, dir string, uid int) (list []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -142,7 +145,7 @@ func ownedBy(t *testing.T, dir string, uid int) (list []string) {
 	return list
 }
 
-// What a sandbox costs that runs nothing, from nothing to nothing; and a program more in one that there is.
+// The cost of a sandbox without a program, from creation to removal; and of one more program in an existing sandbox.
 func BenchmarkTrue(b *testing.B) {
 	backend := newBackend(b, Options{})
 	m := sandbox.NewManager(backend, sandbox.Options{})
@@ -189,7 +192,7 @@ func BenchmarkTrue(b *testing.B) {
 	})
 }
 
-// median reports it beside the mean: what one waits for on a machine with neighbours.
+// median reports the median beside the mean, because other load on the machine distorts the mean.
 func median(b *testing.B, f func()) {
 	var took []time.Duration
 	for b.Loop() {

@@ -15,10 +15,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The kernel has budgets that all of the machine shares. What a program takes of them must be bounded,
-// or be nothing (R6). Each of these was once a way to harm the host from inside.
+// The kernel has budgets that the whole machine shares. The part that a program can take must be bounded, or zero (R6).
+// Each of these was once a way to harm the host from inside.
 
-// inProbed runs the probe in a sandbox of its own and returns what it said.
+// inProbed runs the probe program in a sandbox of its own and returns the result.
 func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args ...string) *sandbox.Result {
 	t.Helper()
 	b := newBackend(t, Options{})
@@ -31,14 +31,15 @@ func inProbed(t *testing.T, spec sandbox.Spec, onEvent func(sandbox.Event), args
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: append([]string{"/probe/" + filepath.Base(probe)}, args...)}, sandbox.IO{OnEvent: onEvent})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: append([]string{"/probe/" + filepath.Base(probe)}, args...)},
+		sandbox.IO{OnEvent: onEvent})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return res
 }
 
-// onHost is the positive control: the same probe, outside.
+// onHost is the positive control: the same probe program, outside.
 func onHost(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(conformance.Probe(t), args...).Output()
@@ -48,7 +49,7 @@ func onHost(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// Thousands of filters freed at once deadlock a kernel's workers.
+// Freeing thousands of filters at once deadlocks a kernel's workers.
 func TestR6NoFiltersAndNoKernelAIO(t *testing.T) {
 	needRoot(t)
 	if got, want := onHost(t, "filters"), "socket ok\nprctl ok\naio ok\n"; got != want {
@@ -94,7 +95,8 @@ func TestR4TCPBuffersAreBounded(t *testing.T) {
 	if n := queued(onHost(t, "queue", "96")); n < 64 {
 		t.Fatalf("control: only %d MiB could be queued on the host", n)
 	}
-	res := inProbed(t, sandbox.Spec{Network: sandbox.NetworkLocalhost, Limits: sandbox.Limits{Memory: 32 * sandbox.MiB, Wall: time.Minute}}, nil, "queue", "300")
+	res := inProbed(t, sandbox.Spec{Network: sandbox.NetworkLocalhost,
+		Limits: sandbox.Limits{Memory: 32 * sandbox.MiB, Wall: time.Minute}}, nil, "queue", "300")
 	switch res.Verdict {
 	case sandbox.VerdictMemoryLimit: // v2 counts them as memory
 	case sandbox.VerdictOK:

@@ -8,8 +8,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A program that somebody still has open for writing starts as soon as it is closed: whoever forks while a file is put into a
-// sandbox has it open for a moment.
+// A program that is open for writing starts as soon as it is closed: a process that is forked while a file is put into a
+// sandbox has the file open for a moment.
 func TestProgramThatIsBusy(t *testing.T) {
 	b := newBackend(t, Options{})
 	defer b.Close()
@@ -32,8 +32,9 @@ func TestProgramThatIsBusy(t *testing.T) {
 	held.Go(func() {
 		run("hold", "exec 3>>/tmp/busy; >/tmp/held; while ! test -e /tmp/tried; do sleep 0.01; done; sleep 0.2")
 	})
-	// The control: while it is held, it can not be started.
-	if r := run("wait", "while ! test -e /tmp/held; do sleep 0.01; done; /tmp/busy started; >/tmp/tried"); !strings.Contains(string(r.Stderr.Bytes()), "busy") {
+	// The control: while the file is open for writing, it can not be started.
+	if r := run("wait", "while ! test -e /tmp/held; do sleep 0.01; done; /tmp/busy started; "+
+		">/tmp/tried"); !strings.Contains(string(r.Stderr.Bytes()), "busy") {
 		t.Errorf("it is not busy: %s%s", r.Stdout.Bytes(), r.Stderr.Bytes())
 	}
 	r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"/tmp/busy", "started"}}, sandbox.IO{})

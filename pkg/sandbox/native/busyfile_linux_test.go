@@ -11,8 +11,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What was put can be executed at once, whatever else is being started meanwhile: until it executes, every child of ours has a copy
-// of the descriptor by which a file was written, and the kernel executes no file that somebody may write to.
+// A file can be executed at once after Put, whatever other processes start meanwhile: until its exec, every child of the
+// supervisor has a copy of the descriptor by which the file was written, and the kernel executes no file that is open
+// for writing.
 func TestPutAndExecute(t *testing.T) {
 	b := newBackend(t, Options{})
 	m := sandbox.NewManager(b, sandbox.Options{})
@@ -21,7 +22,7 @@ func TestPutAndExecute(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // emulated, on a busy machine, it is slow
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // slow on an emulated or busy machine
 	defer cancel()
 	var work, noise sync.WaitGroup
 	over := make(chan struct{})
@@ -50,11 +51,12 @@ func TestPutAndExecute(t *testing.T) {
 				for i := range files {
 					name := "/workspace/tool" + string(rune('a'+i))
 					files[i] = sandbox.File{Path: name, Mode: 0o755, Data: []byte("#!/bin/sh\n:\n")}
-					script = name + " || exit 9; " + script // the last that was written first
+					script = name + " || exit 9; " + script // the last file that was written is executed first
 				}
 				res, err := (*sandbox.Result)(nil), m.Put(ctx, id, files)
 				if err == nil {
-					res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}, Limits: sandbox.Limits{Wall: 10 * time.Minute}}, sandbox.IO{})
+					res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", script}, Limits: sandbox.Limits{Wall: 10 * time.Minute}},
+						sandbox.IO{})
 				}
 				if err != nil || res.Verdict != sandbox.VerdictOK {
 					t.Errorf("%v, %+v, %s", err, res.Exit, res.Stderr.Bytes())

@@ -13,8 +13,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The wall clock jumps by hours and decades, forth and back, while sandboxes are made, run into their limits and are
-// removed. Nothing of that depends on it.
+// The wall clock jumps by hours and decades, forward and back, while sandboxes are created, reach their limits and are
+// removed. None of that depends on the wall clock.
 func TestFaultClockJumps(t *testing.T) {
 	if os.Getenv("SANDBOXTEST_GUEST") == "" {
 		t.Skip("sets the clock of the whole machine: only in a virtual one (scripts/guest.sh)")
@@ -55,7 +55,7 @@ func TestFaultClockJumps(t *testing.T) {
 			t.Fatal(err)
 		}
 		run := func(p sandbox.Process) (*sandbox.Result, time.Duration) {
-			start := time.Now() // with its monotonic part, which is what Since uses
+			start := time.Now() // with its monotonic part, which Since uses
 			var last time.Time
 			res, err := m.Run(ctx, id, p, sandbox.IO{OnEvent: func(ev sandbox.Event) {
 				if ev.Time.Before(last) {
@@ -68,7 +68,7 @@ func TestFaultClockJumps(t *testing.T) {
 			}
 			return res, time.Since(start)
 		}
-		// Emulated processors are slow; clocks are off by hours.
+		// Emulated processors are slow, but the clock jumps are hours.
 		const slack = 15 * time.Second
 		sane := func(what string, got, least time.Duration) {
 			if got < least || got > least+slack {
@@ -89,7 +89,8 @@ func TestFaultClockJumps(t *testing.T) {
 			t.Errorf("round %d: %s", round, res.Verdict)
 		}
 		sane("a wall limit", took, 500*time.Millisecond)
-		res, took = run(sandbox.Process{Args: []string{"sh", "-c", "while :; do :; done"}, Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}})
+		res, took = run(sandbox.Process{Args: []string{"sh", "-c", "while :; do :; done"},
+			Limits: sandbox.Limits{CPUTime: 300 * time.Millisecond}})
 		if res.Verdict != sandbox.VerdictCPULimit {
 			t.Errorf("round %d: %s", round, res.Verdict)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// warmed is a backend whose Python programs are forks, and nothing else: what can not be forked fails.
+// warmed is a backend whose Python programs are always forks: a process that can not be forked fails.
 type warmed struct {
 	*Backend
 	zygote func(*sandbox.Spec, *sandbox.Process) (sandbox.Zygote, error)
@@ -49,7 +49,7 @@ func (i *warmedInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox
 	return z.Start(ctx, i.instance, p)
 }
 
-// program is one of the corpus.
+// program is one program of the corpus.
 type program struct {
 	archive, name      string
 	source, stdin, dir string
@@ -60,7 +60,7 @@ type program struct {
 //go:embed testdata/warm/programs/*.txtar
 var corpus embed.FS
 
-// programs reads the corpus: of each program its source, and beside it what it is given.
+// programs reads the corpus: the source of each program, with its arguments and input beside it.
 func programs(t testing.TB, which func(archive string) bool) (all []program) {
 	t.Helper()
 	archives, err := corpus.ReadDir("testdata/warm/programs")
@@ -99,14 +99,14 @@ func programs(t testing.TB, which func(archive string) bool) (all []program) {
 					p.env[k] = v
 				}
 			default:
-				t.Fatalf("%s in %s belongs to nobody", f.Name, a.Name())
+				t.Fatalf("%s in %s belongs to no program", f.Name, a.Name())
 			}
 		}
 	}
 	return all
 }
 
-// seen is all of a run that a cold start and a fork must have in common.
+// seen is the part of a run that a cold start and a fork must have in common.
 type seen struct {
 	Verdict        sandbox.Verdict
 	Exit           sandbox.Exit
@@ -142,17 +142,18 @@ func observe(t *testing.T, m *sandbox.Manager, p program, warm *sandbox.Warm) se
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where something lies in memory is never the same twice; nor is, on a machine that has much to do, what is said of it.
+	// Addresses differ between runs; so does, on a busy machine, the message about a font cache.
 	same := func(o sandbox.Output) string {
-		return addresses.ReplaceAllString(strings.Replace(string(o.Bytes()), "Matplotlib is building the font cache; this may take a moment.\n", "", 1), "0xSOMEWHERE")
+		return addresses.ReplaceAllString(strings.Replace(string(o.Bytes()),
+			"Matplotlib is building the font cache; this may take a moment.\n", "", 1), "0xSOMEWHERE")
 	}
 	return seen{res.Verdict, res.Exit, same(res.Stdout), same(res.Stderr), res.Violations}
 }
 
 var addresses = regexp.MustCompile(`0x[0-9a-f]{8,16}\b`)
 
-// Every program does the same as a fork as it does after a cold start. make test has every seventh of the corpus, and every fourth of those
-// about garbage and endings, which forks handle differently.
+// Every program behaves as a fork as it does after a cold start. make test runs every seventh of the corpus, and every
+// fourth of those about garbage and endings, which forks handle differently.
 func TestForkDifferential(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -178,8 +179,8 @@ func TestForkDifferential(t *testing.T) {
 	differential(t, b, slices.DeleteFunc(all, func(p program) bool { return !watches(p) }), driver.Watched(driver.Python("python")))
 }
 
-// Forks end without taking the library apart. Only a program that changes what the library's own objects do when they go can tell: one that
-// does is how a test knows.
+// Forks end without finalizing the library. Only a program that changes the finalizers of the library's own objects can
+// detect that: this test uses such a program.
 func TestForkEndsEarly(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -189,9 +190,12 @@ func TestForkEndsEarly(t *testing.T) {
 		source  string
 	}{
 		"little": {nil, ""},
-		"much": {nil, "import argparse, collections, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, logging, math, random, re, statistics, string, typing\n" +
-			"logging.basicConfig()\n@dataclasses.dataclass\nclass C:\n  n: int\nkept = {n: C(n) for n in range(1000)}\nmemo = functools.lru_cache(None)(lambda n: n)\nmemo(1)\nisinstance([], collections.abc.Sized)\n"},
-		"tables": {driver.Pandas(), "import numpy as np, pandas as pd\nframe = pd.DataFrame({'a': np.arange(10), 'b': list('abcdefghij')})\nframe.groupby('b').sum().to_csv()\n"},
+		"much": {nil, "import argparse, collections, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, " +
+			"logging, math, random, re, statistics, string, typing\n" +
+			"logging.basicConfig()\n@dataclasses.dataclass\nclass C:\n  n: int\nkept = {n: C(n) for n in range(1000)}\nmemo = " +
+			"functools.lru_cache(None)(lambda n: n)\nmemo(1)\nisinstance([], collections.abc.Sized)\n"},
+		"tables": {driver.Pandas(), "import numpy as np, pandas as pd\nframe = pd.DataFrame({'a': np.arange(10), 'b': " +
+			"list('abcdefghij')})\nframe.groupby('b').sum().to_csv()\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := exec.Command(pythonPath, "-c", "import "+strings.Join(append(test.preload, "os"), ", ")).CombinedOutput(); err != nil {
@@ -213,13 +217,13 @@ func TestForkEndsEarly(t *testing.T) {
 	}
 }
 
-// garbagePrograms are about what the collector does, which forks are spared half of.
+// garbagePrograms test the garbage collector, half of whose work forks skip.
 const garbagePrograms = "garbage.txtar"
 
-// lastPrograms are about how programs end, which forks do differently where nobody can tell.
+// lastPrograms test the end of programs, which forks do differently where a program can not detect it.
 const lastPrograms = "last.txtar"
 
-// dataPrograms import what is loaded in a flavour of its own.
+// dataPrograms import modules of another preload set.
 const dataPrograms = "data.txtar"
 
 func TestForkDifferentialData(t *testing.T) {

@@ -45,7 +45,7 @@ func smallDisk(t *testing.T, size int64) string {
 	return filepath.Join(at, "cache")
 }
 
-// Two disks of 256 MiB on a file system of 400 MB: a run that ends ok has lost nothing of what it wrote.
+// Two disks of 256 MiB on a file system of 400 MB: a run that ends ok has lost no data.
 func TestOvercommittedDiskLosesNoData(t *testing.T) {
 	if !testenv.OwnMounts(t) {
 		return
@@ -95,8 +95,8 @@ func TestOvercommittedDiskLosesNoData(t *testing.T) {
 	}
 }
 
-// A file system that is filled by somebody else: what runs is stopped as a failure of ours, new sandboxes are refused until there is
-// room again, and disks that may take more than there is are reported.
+// Another user fills the file system: running sandboxes are stopped with an internal error, new sandboxes are refused
+// until there is space again, and disks that may take more than there is are reported.
 func TestDiskFloor(t *testing.T) {
 	if !testenv.OwnMounts(t) {
 		return
@@ -144,7 +144,7 @@ func TestDiskFloor(t *testing.T) {
 	if err := full.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []string{idle, id} { // they have lost nothing
+	for _, id := range []string{idle, id} { // the sandboxes have lost no data
 		if r, err := run(id, "echo again >file && cat file", nil); err != nil || !r.Success() || len(r.Isolation.Missing) != 0 {
 			t.Errorf("with room again: %+v, %v", r, err)
 		}

@@ -25,20 +25,20 @@ func boundTo(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// An eager backend has an init and a disk before anybody asks. Whoever wants another disk gets that one; and whatever was begun,
-// used or not, is gone when the backend is closed.
+// An eager backend has an init and a disk before the first Create. A sandbox that asks for a different disk gets one of
+// its own; the prepared init and disk, used or not, are gone when the backend is closed.
 func TestEager(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits sandbox.Limits
 		mode   sandbox.ScratchMode
 		user   sandbox.User
-		used   bool // what was begun
+		used   bool // the prepared disk
 	}{
-		"default":       {used: true},
-		"disk by name":  {mode: sandbox.ScratchDisk, used: true},
-		"another size":  {limits: sandbox.Limits{Disk: 64 * sandbox.MiB}},
-		"memory":        {mode: sandbox.ScratchMemory},
-		"somebody else": {user: sandbox.User{UID: 1234, GID: 1234}},
+		"default":      {used: true},
+		"disk by name": {mode: sandbox.ScratchDisk, used: true},
+		"another size": {limits: sandbox.Limits{Disk: 64 * sandbox.MiB}},
+		"memory":       {mode: sandbox.ScratchMemory},
+		"another user": {user: sandbox.User{UID: 1234, GID: 1234}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := cacheDir(t)
@@ -56,7 +56,8 @@ func TestEager(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c", "echo x > /workspace/a && id -u && df -k /workspace | tail -1"}}, sandbox.IO{})
+			r, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c",
+				"echo x > /workspace/a && id -u && df -k /workspace | tail -1"}}, sandbox.IO{})
 			if err != nil || r.Verdict != sandbox.VerdictOK {
 				t.Fatalf("%+v, %v", r, err)
 			}

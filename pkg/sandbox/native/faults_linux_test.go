@@ -23,10 +23,11 @@ import (
 const greeting = "echo hello > $HOME/x; cat $HOME/x"
 
 func smallSpec() sandbox.Spec {
-	return sandbox.Spec{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Disk: 8 * sandbox.MiB, Inodes: 256, Grace: 100 * time.Millisecond}, Scratch: sandbox.ScratchDisk}
+	return sandbox.Spec{Limits: sandbox.Limits{Memory: 64 * sandbox.MiB, Disk: 8 * sandbox.MiB, Inodes: 256,
+		Grace: 100 * time.Millisecond}, Scratch: sandbox.ScratchDisk}
 }
 
-// cgroupMounts are where this machine's hierarchies are mounted.
+// cgroupMounts are the mount points of this machine's hierarchies.
 func cgroupMounts() (points []string, err error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(text)) {
@@ -47,7 +48,7 @@ func readOnlyCgroups([]string) error {
 	remount := func(p string, flags uintptr) error {
 		return unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
 	}
-	tell(try("", smallSpec(), greeting)) // nothing yet
+	tell(try("", smallSpec(), greeting)) // before the fault
 	for _, p := range points {
 		if err := remount(p, unix.MS_RDONLY); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
@@ -67,7 +68,7 @@ func readOnlyCgroups([]string) error {
 }
 
 func TestFaultReadOnlyCgroups(t *testing.T) {
-	told, _ := inTrouble(t, true, "read-only-cgroups")
+	told, _ := runWithFault(t, true, "read-only-cgroups")
 	if len(told) < 3 || told[0].Step != "" {
 		t.Fatalf("%+v", told)
 	}
@@ -82,8 +83,7 @@ func TestFaultReadOnlyCgroups(t *testing.T) {
 	}
 }
 
-// readOnlyMidway makes all hierarchies read-only under a supervisor that has its place in them, and writable again once it
-// has given up.
+// readOnlyMidway makes all hierarchies read-only under a registered supervisor, and writable again after it has failed.
 func readOnlyMidway([]string) error {
 	points, err := cgroupMounts()
 	if err != nil {
@@ -153,13 +153,13 @@ func readOnlyMidway([]string) error {
 }
 
 func TestFaultCgroupsTurnReadOnly(t *testing.T) {
-	told, _ := inTrouble(t, true, "read-only-midway")
+	told, _ := runWithFault(t, true, "read-only-midway")
 	if failed := failures(t, told); len(failed) != 2 || len(told) != 4 {
 		t.Errorf("%+v", told)
 	}
 }
 
-// fill takes all the space there is below a directory, but for so many bytes.
+// fill takes all the space below a directory, except for so many bytes.
 func fill(dir string, but int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -178,7 +178,7 @@ func small(dir, options string) error {
 	return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID, "mode=0755,"+options)
 }
 
-// fullRuntime: no room to register.
+// fullRuntime: no space to register.
 func fullRuntime([]string) error {
 	if err := small("/run", "size=64k"); err != nil {
 		return err
@@ -195,7 +195,7 @@ func fullRuntime([]string) error {
 }
 
 func TestFaultFullRuntimeDirectory(t *testing.T) {
-	told, _ := inTrouble(t, true, "full-runtime")
+	told, _ := runWithFault(t, true, "full-runtime")
 	if failed := failures(t, told); len(failed) != 2 {
 		t.Errorf("%+v", told)
 	}
@@ -206,17 +206,19 @@ func TestFaultFullRuntimeDirectory(t *testing.T) {
 	}
 }
 
-// fullCache: little room for templates and disks, and a bit more each time.
+// fullCache: little space for formatted image files and disks, and a bit more each time.
 func fullCache([]string) error {
 	top := filepath.Dir(os.Getenv(cacheVariable))
 	rooms := []int64{0, 16 << 10, 48 << 10, 64 << 10, 128 << 10, 64 << 20}
 	if testenv.All() {
-		rooms = []int64{0, 4 << 10, 16 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 1 << 20, 4 << 20, 64 << 20}
+		rooms = []int64{0, 4 << 10, 16 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 384 << 10, 512 << 10, 1 << 20,
+			4 << 20, 64 << 20}
 	}
 	for _, room := range rooms {
-		// A process keeps the cache directories it has once opened.
+		// A process keeps the cache directories that it has opened.
 		top := filepath.Join(top, strconv.FormatInt(room, 10))
-		if err := errors.Join(os.Mkdir(top, 0o700), small(top, "size=128m"), fill(top, room), os.Setenv(cacheVariable, filepath.Join(top, "cache"))); err != nil {
+		if err := errors.Join(os.Mkdir(top, 0o700), small(top, "size=128m"), fill(top, room),
+			os.Setenv(cacheVariable, filepath.Join(top, "cache"))); err != nil {
 			return err
 		}
 		for _, mode := range []sandbox.ScratchMode{sandbox.ScratchDisk, sandbox.ScratchAuto} {
@@ -237,9 +239,10 @@ func TestFaultFullCacheDirectory(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	told, _ := inTrouble(t, true, "full-cache")
+	told, _ := runWithFault(t, true, "full-cache")
 	for _, a := range failures(t, told) {
-		if !strings.Contains(a.Error, filepath.Dir(dir)) && !strings.Contains(a.Error, "mkfs.ext4") || !strings.Contains(a.Error, "no space left") {
+		if !strings.Contains(a.Error, filepath.Dir(dir)) && !strings.Contains(a.Error, "mkfs.ext4") ||
+			!strings.Contains(a.Error, "no space left") {
 			t.Errorf("%s: %s", a.Fault, a.Error)
 		}
 	}
@@ -248,7 +251,7 @@ func TestFaultFullCacheDirectory(t *testing.T) {
 	}
 }
 
-// tooLargeDisk: there is less room than the sandbox's disk promises, and the program finds out.
+// tooLargeDisk: there is less space than the sandbox's disk promises, and the program reaches the end of it.
 func tooLargeDisk([]string) error {
 	top := filepath.Dir(os.Getenv(cacheVariable))
 	if err := small(top, "size=24m"); err != nil {
@@ -263,28 +266,30 @@ func tooLargeDisk([]string) error {
 	return nil
 }
 
-// A host that has less room than it promises says so beforehand, and a run for which it does not suffice is an error of ours.
+// A host with less space than the disk promises reports that in advance, and a run that runs out of it is an internal
+// error.
 func TestFaultHostDiskFillsUp(t *testing.T) {
 	dir := cacheDir(t)
 	t.Setenv(cacheVariable, dir)
-	told, _ := inTrouble(t, true, "too-large-disk")
+	told, _ := runWithFault(t, true, "too-large-disk")
 	if len(told) != 2 {
 		t.Fatalf("%+v", told)
 	}
 	if a := told[0]; a.Step != "" || a.Output != "0\n" || !strings.Contains(strings.Join(a.Gaps, "|"), "overcommitted") {
 		t.Errorf("%+v", a)
 	}
-	// Whether the watch or the failed write is first is the machine's choice.
-	if a := told[1]; a.Step != "run" || !strings.Contains(a.Error, "floor of free space") && !strings.Contains(a.Error, "lost what was written") {
+	// The disk poller and the failed write race: either may be first.
+	if a := told[1]; a.Step != "run" || !strings.Contains(a.Error, "floor of free space") &&
+		!strings.Contains(a.Error, "lost what was written") {
 		t.Errorf("%+v", a)
 	}
 }
 
-// openNow are the descriptors this process has.
+// openNow lists the descriptors of this process.
 func openNow() (list []string) {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
-		// User namespaces for mappings are kept, up to a bound.
+		// User namespaces for id mappings are kept, up to a bound.
 		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l, "user:") {
 			list = append(list, l)
 		}
@@ -293,8 +298,8 @@ func openNow() (list []string) {
 	return list
 }
 
-// fewDescriptors allows one more each time, so that every step that needs one fails once. With an argument, the process has
-// so few from its first sandbox on, and then enough.
+// fewDescriptors allows one more descriptor each time, so that every step that needs one fails once. With an argument,
+// the process has so few from its first sandbox on, and then enough.
 func fewDescriptors(args []string) error {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
@@ -316,7 +321,7 @@ func fewDescriptors(args []string) error {
 		return nil
 	}
 	for range 3 {
-		tell(try("enough", spec, greeting)) // whatever is opened once
+		tell(try("enough", spec, greeting)) // for the descriptors that are opened once
 	}
 	base, goroutines := openNow(), runtime.NumGoroutine()
 	image, err := shellImage()
@@ -338,12 +343,14 @@ func fewDescriptors(args []string) error {
 			return err
 		}
 		now := openNow()
-		for end := time.Now().Add(30 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) && time.Now().Before(end); now = openNow() {
+		for end := time.Now().Add(30 * time.Second); (len(now) > len(base) || runtime.NumGoroutine() > goroutines) &&
+			time.Now().Before(end); now = openNow() {
 			time.Sleep(time.Millisecond)
 		}
 		if len(now) > len(base) || runtime.NumGoroutine() > goroutines {
 			buf := make([]byte, 1<<16)
-			a.Left = fmt.Sprintf("%d goroutines, %d before; descriptors %q, %q before\n%s", runtime.NumGoroutine(), goroutines, now, base, buf[:runtime.Stack(buf, true)])
+			a.Left = fmt.Sprintf("%d goroutines, %d before; descriptors %q, %q before\n%s", runtime.NumGoroutine(), goroutines, now, base,
+				buf[:runtime.Stack(buf, true)])
 			base, goroutines = now, runtime.NumGoroutine()
 		}
 		tell(a)
@@ -357,7 +364,7 @@ func fewDescriptors(args []string) error {
 	return errors.New("it never has enough")
 }
 
-// fewerLater: a sandbox that has worked meets with too few descriptors in its later phases.
+// fewerLater: a sandbox that has worked has too few descriptors in its later phases.
 func fewerLater([]string) error {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
@@ -406,7 +413,7 @@ func fewerLater([]string) error {
 }
 
 func TestFaultFewerDescriptorsLater(t *testing.T) {
-	told, _ := inTrouble(t, false, "fewer-later")
+	told, _ := runWithFault(t, false, "fewer-later")
 	for _, a := range failures(t, told) {
 		if a.Fault == "before" || a.Fault == "after" || !strings.Contains(a.Error, "ulimit -n") {
 			t.Errorf("%+v", a)
@@ -415,15 +422,15 @@ func TestFaultFewerDescriptorsLater(t *testing.T) {
 }
 
 func TestFaultFewDescriptors(t *testing.T) {
-	told, _ := inTrouble(t, false, "few-descriptors")
+	told, _ := runWithFault(t, false, "few-descriptors")
 	failed := failures(t, told)
 	if len(failed) < 20 {
 		t.Errorf("only %d attempts failed", len(failed))
 	}
 	cold := 0
-	// Below that the Go runtime itself gives up, before anything of ours is asked.
+	// Below that the Go runtime itself fails, before any code of the supervisor.
 	for limit := 10; limit < 32; limit += 3 {
-		told, _ := inTrouble(t, false, "few-descriptors", strconv.Itoa(limit))
+		told, _ := runWithFault(t, false, "few-descriptors", strconv.Itoa(limit))
 		if len(told) != 2 || told[1].Step != "" {
 			t.Fatalf("%+v", told)
 		}
@@ -443,21 +450,21 @@ func TestFaultFewDescriptors(t *testing.T) {
 	}
 }
 
-// littleMemory: the supervisor, its inits and its sandboxes live in a memory cgroup of so many bytes.
+// littleMemory: the supervisor, its inits and its sandboxes are in a memory cgroup of so many bytes.
 func littleMemory(args []string) error {
 	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
 		return err
 	}
 	for n := range 5 {
-		// On v2 only a supervisor that may move itself has its inits and sandboxes below its own group; the others' are beside
-		// it, where its limit is not theirs.
+		// On v2 only a supervisor that may move itself has its inits and sandboxes below its own cgroup; those of others
+		// are beside it, outside its limit.
 		tell(tryWith(Options{Delegate: true}, strconv.Itoa(n), smallSpec(), greeting))
 	}
 	return nil
 }
 
-// At every size the supervisor either manages, or says what it lacks, or is ended by the kernel, and then as after any other
-// crash nothing of it is left.
+// At every size the supervisor works, or reports the missing resource, or the kernel kills it; then, as after any other
+// crash, no leftover stays.
 func TestFaultLittleMemory(t *testing.T) {
 	needRoot(t)
 	b := newBackend(t, Options{})
@@ -466,11 +473,11 @@ func TestFaultLittleMemory(t *testing.T) {
 	sizes := []int{4, 6, 8, 9, 10, 11, 12, 14, 16, 24, 32, 64, 256} // with the race detector everything is larger
 	for _, limit := range sizes {
 		group := memoryGroup(t, limit<<20)
-		told, state := inTrouble(t, false, "little-memory", group)
+		told, state := runWithFault(t, false, "little-memory", group)
 		for _, a := range told {
 			a.Fault = fmt.Sprintf("%d MiB: %s", limit, a.Fault)
 			if a.Verdict == sandbox.VerdictMemoryLimit || a.Verdict == sandbox.VerdictSignaled {
-				continue // the limit above its own hit the program, or its init
+				continue // the outer limit ended the program, or its init
 			}
 			isClear(t, a)
 		}
@@ -481,8 +488,8 @@ func TestFaultLittleMemory(t *testing.T) {
 		case len(told) == 5:
 			managed++
 		}
-		// One look may be too early: a child that was on its way holds its supervisor's claim until it is executed or dead,
-		// and another's collector may have taken it up and been called off.
+		// One attempt may be too early: a child that was being started holds its supervisor's registration until it is
+		// executed or dead, and another collector may have begun with it and been cancelled.
 		var left error
 		for range 100 {
 			if _, err := b.Collect(context.Background(), false); err != nil {
@@ -504,7 +511,7 @@ func TestFaultLittleMemory(t *testing.T) {
 	}
 }
 
-// killedSettled: a supervisor that has moved into a leaf of its own group is killed before it has a claim.
+// killedSettled: a supervisor that has moved into a leaf of its own cgroup is killed before it is registered.
 func killedSettled(args []string) error {
 	if err := os.WriteFile(filepath.Join(args[0], "cgroup.procs"), []byte("0"), 0); err != nil {
 		return err
@@ -516,15 +523,16 @@ func killedSettled(args []string) error {
 	select {}
 }
 
-// Its group is as it was after the next start: others can enter it, and it can be removed.
+// The next start restores its cgroup: other processes can enter it, and it can be removed.
 func TestFaultKilledSettled(t *testing.T) {
 	needRoot(t)
 	group := memoryGroup(t, 256<<20)
-	_, state := inTrouble(t, false, "killed-settled", group)
+	_, state := runWithFault(t, false, "killed-settled", group)
 	if ws := state.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGKILL {
 		t.Fatalf("%v", state)
 	}
-	if left, _ := filepath.Glob(group + "/*/"); slices.ContainsFunc(left, func(p string) bool { st, err := os.Stat(p); return err == nil && st.IsDir() }) {
+	if left, _ := filepath.Glob(group + "/*/"); slices.ContainsFunc(left,
+		func(p string) bool { st, err := os.Stat(p); return err == nil && st.IsDir() }) {
 		t.Errorf("left: %q", left)
 	}
 	if on, err := os.ReadFile(group + "/cgroup.subtree_control"); err == nil && len(strings.TrimSpace(string(on))) > 0 {
@@ -535,7 +543,7 @@ func TestFaultKilledSettled(t *testing.T) {
 	}
 }
 
-// memoryGroup makes a cgroup beside our own with a memory limit.
+// memoryGroup makes a cgroup with a memory limit beside this process's own.
 func memoryGroup(t *testing.T, limit int) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/cgroup")
@@ -570,7 +578,7 @@ func memoryGroup(t *testing.T, limit int) string {
 	return dir
 }
 
-// removeGroup gives the kernel a moment to bury who was in the group.
+// removeGroup gives the kernel time to reap the processes of the cgroup.
 func removeGroup(dir string) {
 	for range 200 {
 		if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {

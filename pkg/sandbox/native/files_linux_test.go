@@ -12,13 +12,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// putAndTake carries files in and out, and some that can not be.
+// putAndTake copies files in and out, and some that are refused.
 func putAndTake(t *testing.T, m *sandbox.Manager, id string, n int) {
 	t.Helper()
 	ctx := context.Background()
 	broken := errors.New("broken")
 	name := fmt.Sprintf("/workspace/%d/file", n)
-	if err := m.Put(ctx, id, []sandbox.File{{Path: name, Data: []byte("x")}, {Path: name + ".too", Open: func() (io.ReadCloser, error) { return os.Open("/proc/self/exe") }}}); err != nil {
+	if err := m.Put(ctx, id, []sandbox.File{{Path: name, Data: []byte("x")},
+		{Path: name + ".too", Open: func() (io.ReadCloser, error) { return os.Open("/proc/self/exe") }}}); err != nil {
 		t.Fatal(err)
 	}
 	for err, open := range map[error]func() (io.ReadCloser, error){
@@ -35,23 +36,25 @@ func putAndTake(t *testing.T, m *sandbox.Manager, id string, n int) {
 		}
 	}
 	taken := 0
-	_, err := m.Take(ctx, id, sandbox.Selection{Patterns: []string{fmt.Sprintf("/workspace/%d/**", n), "/tmp", "/workspace/broken"}}, func(_ sandbox.File, size sandbox.Size, r io.Reader) error {
-		taken++
-		got, err := io.Copy(io.Discard, r)
-		if sandbox.Size(got) != size {
-			t.Errorf("%d bytes of %d", got, size)
-		}
-		return err
-	})
+	_, err := m.Take(ctx, id, sandbox.Selection{Patterns: []string{fmt.Sprintf("/workspace/%d/**", n), "/tmp", "/workspace/broken"}},
+		func(_ sandbox.File, size sandbox.Size, r io.Reader) error {
+			taken++
+			got, err := io.Copy(io.Discard, r)
+			if sandbox.Size(got) != size {
+				t.Errorf("%d bytes of %d", got, size)
+			}
+			return err
+		})
 	if err != nil || taken != 2 {
 		t.Errorf("taken %d, %v", taken, err)
 	}
-	if _, err := m.Take(ctx, id, sandbox.Selection{Patterns: []string{"/workspace"}}, func(sandbox.File, sandbox.Size, io.Reader) error { return broken }); !errors.Is(err, broken) {
+	if _, err := m.Take(ctx, id, sandbox.Selection{Patterns: []string{"/workspace"}},
+		func(sandbox.File, sandbox.Size, io.Reader) error { return broken }); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }
 
-// One small file is what nearly every run begins with.
+// Nearly every run begins with one small file.
 func BenchmarkPut(b *testing.B) {
 	backend := newBackend(b, Options{})
 	defer backend.Close()

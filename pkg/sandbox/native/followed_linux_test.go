@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The init of a phase that is to follow is there when it is needed, and gone when it was not.
+// The init of a following phase exists when the phase starts, and is gone if it was not needed.
 func TestFollowed(t *testing.T) {
 	b := &watched{Backend: newBackend(t, Options{})}
 	m := sandbox.NewManager(b, sandbox.Options{})
@@ -87,7 +87,8 @@ func TestFollowed(t *testing.T) {
 					return
 				}
 				for k := range 4 {
-					res, err := m.Run(ctx, id, sandbox.Process{Phase: fmt.Sprintf("p%d", k), Args: []string{"echo", fmt.Sprint(n)}, Followed: true}, sandbox.IO{})
+					res, err := m.Run(ctx, id, sandbox.Process{Phase: fmt.Sprintf("p%d", k), Args: []string{"echo", fmt.Sprint(n)}, Followed: true},
+						sandbox.IO{})
 					if err != nil || string(res.Stdout.Bytes()) != fmt.Sprintln(n) {
 						t.Error(res, err)
 					}
@@ -102,7 +103,7 @@ func TestFollowed(t *testing.T) {
 	if left := groupsOf(b.Backend); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	if left := inits(); len(left) > 1 { // one is kept for the next sandbox
+	if left := inits(); len(left) > 1 { // one is the spare init
 		t.Errorf("inits are left: %v", left)
 	}
 }

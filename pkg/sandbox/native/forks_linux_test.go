@@ -20,8 +20,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// forks is a backend whose processes are forks of a warm interpreter that execute the program, wherever that can be: so that what was
-// written for any program is tried on forks.
+// forks is a backend whose processes are, where possible, forks of a zygote that execute the program: it runs the tests
+// of all programs on forks.
 type forks struct {
 	*Backend
 	launcher string // on the host
@@ -29,13 +29,13 @@ type forks struct {
 	forked, cold atomic.Int64
 
 	mu      sync.Mutex
-	zygotes map[string]sandbox.Zygote // by what they serve; nil where there can be none
+	zygotes map[string]sandbox.Zygote // by spec and process; nil where none is possible
 }
 
-// launcherInside is where the interpreter finds what it runs. A test that looks for what is left has one of its own.
+// launcherInside is the path of the interpreter's program. A test that looks for leftovers has a path of its own.
 var launcherInside = "/opt/sandboxtest-launch" + os.Getenv(forksVariable) + ".py"
 
-// launcherSource becomes the program, which is not to ignore what Python ignores.
+// launcherSource becomes the program; it restores the signals that Python ignores.
 const launcherSource = `import os, signal, sys
 for s in (signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(s, signal.SIG_DFL)
@@ -77,7 +77,7 @@ func (f *forks) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instanc
 	return &forksInstance{in.(*instance), f}, nil
 }
 
-// Forks says no: a pool over this backend would fork into its instances, which are not the native backend's own.
+// Forks refuses: a pool over this backend would fork into its instances, which are not the native backend's own.
 func (f *forks) Forks(*sandbox.Spec, *sandbox.Process) error {
 	return unsuited("every process is a fork already")
 }
@@ -88,7 +88,7 @@ type forksInstance struct {
 }
 
 func (i *forksInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	if len(i.Spec.Root.Add) > 1 { // W3's own, whose zygote would outlive the case
+	if len(i.Spec.Root.Add) > 1 { // the root of case W3, whose zygote would outlive the case
 		i.f.cold.Add(1)
 		return i.instance.Start(ctx, p)
 	}
@@ -112,7 +112,7 @@ func (i *forksInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.
 
 func (f *forks) zygote(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
 	env := maps.Clone(p.Env)
-	maps.DeleteFunc(env, func(name, _ string) bool { return !looksAt(name) })
+	maps.DeleteFunc(env, func(name, _ string) bool { return !isReadAtStart(name) })
 	key := fmt.Sprint(spec.Root, spec.User, spec.WritableRoot, env)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,11 +131,11 @@ func (f *forks) zygote(ctx context.Context, spec *sandbox.Spec, p *sandbox.Proce
 	return z, nil
 }
 
-// forksVariable has the victims of TestForkCrash fork, and marks what they have.
+// forksVariable makes the victims of TestForkCrash fork, and marks their processes.
 const forksVariable = "SANDBOXTEST_FORKS"
 
-// Supervisors are killed at random instants while their programs are forks: of zygotes, of forks on their way and of those that run,
-// nothing is left (W6).
+// Supervisors are killed at random times while their programs are forks: zygotes, forks that are being made and running
+// forks leave nothing (W6).
 func TestForkCrash(t *testing.T) {
 	needRoot(t)
 	dir := cacheDir(t)
@@ -147,7 +147,7 @@ func TestForkCrash(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	launchers, _ := filepath.Glob("/var/tmp/sandboxtest-launch" + mark + "-*") // the test's own, of which its victims can not take care
+	launchers, _ := filepath.Glob("/var/tmp/sandboxtest-launch" + mark + "-*") // made by the victims, which can not remove them
 	for _, l := range launchers {
 		_ = os.RemoveAll(l)
 	}
@@ -172,13 +172,14 @@ func TestForkAttack(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	// The zygote is there before, so that nobody takes it for something that was left behind.
+	// The zygote starts before, so that the suite does not count it as a leftover.
 	m := sandbox.NewManager(f, sandbox.Options{})
 	id, err := m.Create(context.Background(), sandbox.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{}); err != nil || res.Verdict != sandbox.VerdictOK {
+	if res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"true"}}, sandbox.IO{}); err != nil ||
+		res.Verdict != sandbox.VerdictOK {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if err := m.Delete(context.Background(), id); err != nil {
@@ -186,7 +187,7 @@ func TestForkAttack(t *testing.T) {
 	}
 	allHeld(t, f, attack.GradeA, attack.GradeB)
 	t.Logf("%d forks, %d cold starts", f.forked.Load(), f.cold.Load())
-	if f.forked.Load() < 5*f.cold.Load() { // terminals, and roots of one's own
+	if f.forked.Load() < 5*f.cold.Load() { // only terminals and roots of their own start cold
 		t.Errorf("%d forks, %d cold starts", f.forked.Load(), f.cold.Load())
 	}
 }

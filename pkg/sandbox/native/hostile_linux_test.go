@@ -17,7 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// managed is a backend and its manager, gone with the test.
+// managed returns a backend and its manager, which end with the test.
 func managed(t *testing.T, o Options) (*Backend, *sandbox.Manager) {
 	t.Helper()
 	b := newBackend(t, o)
@@ -48,7 +48,7 @@ func newSandbox(t *testing.T, spec sandbox.Spec) (run func(phase, script string)
 	}
 }
 
-// publicDir is one of the host's that everybody may write to, and that is in no sandbox.
+// publicDir is a host directory that every user may write to, and that no sandbox shows.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-")
@@ -62,8 +62,8 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// A program that may write to its root plants links where the next phase mounts, or takes something from
-// to mount. None of it leads to the host (F3, F6).
+// A program with a writable root plants links where the next phase mounts, or where the sources of mounts are. None of
+// them leads to the host (F3, F6).
 func TestAttackLinksInWritableRoot(t *testing.T) {
 	outside := publicDir(t)
 	secret := filepath.Join(outside, "secret")
@@ -72,11 +72,13 @@ func TestAttackLinksInWritableRoot(t *testing.T) {
 	}
 	for _, place := range []string{"/sys", "/media", "/opt", "/run", "/srv", "/mnt"} {
 		run := newSandbox(t, writable(t, sandbox.Spec{}))
-		// The control: it is its root to spoil.
-		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+outside+"\n" {
+		// The control: the program may change its own root.
+		if res := run("one", "rm -rf "+place+" && ln -s /.."+outside+" "+place+" && readlink "+place); string(res.Stdout.Bytes()) != "/.."+
+			outside+"\n" {
 			t.Fatalf("%s: %s %q", place, res.Verdict, res.Stderr.Bytes())
 		}
-		res := run("two", "for d in /proc/* "+place+"; do cat $d/secret && echo x > $d/planted; done 2>/dev/null; grep -v ' - \\(tmpfs\\|proc\\|devpts\\|overlay\\|ext4 /dev/loop\\)' /proc/self/mountinfo; true")
+		res := run("two", "for d in /proc/* "+place+"; do cat $d/secret && echo x > $d/planted; done 2>/dev/null; grep -v ' - "+
+			"\\(tmpfs\\|proc\\|devpts\\|overlay\\|ext4 /dev/loop\\)' /proc/self/mountinfo; true")
 		if out := string(res.Stdout.Bytes()); strings.Contains(out, "host") || strings.Contains(out, outside) {
 			t.Errorf("%s leads out: %q", place, out)
 		}
@@ -86,8 +88,8 @@ func TestAttackLinksInWritableRoot(t *testing.T) {
 	}
 }
 
-// Links of the host that are shown in a root are the program's to follow, not ours: making the place for a
-// volume behind one must not reach the host (F6).
+// Only the program follows the host's links that its root shows. Making the mount point of a volume behind a link must
+// not reach the host (F6).
 func TestAttackVolumeBehindLink(t *testing.T) {
 	needRoot(t)
 	outside := publicDir(t)
@@ -105,9 +107,11 @@ func TestAttackVolumeBehindLink(t *testing.T) {
 	}
 	_, m := managed(t, Options{})
 	for _, v := range []sandbox.Volume{
-		{Source: filepath.Join(source, "file"), Target: link + "/precious"}, {Source: source, Target: link + "/made"}, {Source: source, Target: link},
+		{Source: filepath.Join(source, "file"), Target: link + "/precious"}, {Source: source, Target: link + "/made"},
+		{Source: source, Target: link},
 	} {
-		_, err := m.Create(context.Background(), sandbox.Spec{Root: sandbox.Root{HostPaths: []string{"/usr", "/bin", "/lib", "/lib64", link}}, Volumes: []sandbox.Volume{v}})
+		_, err := m.Create(context.Background(), sandbox.Spec{Root: sandbox.Root{HostPaths: []string{"/usr", "/bin", "/lib", "/lib64", link}},
+			Volumes: []sandbox.Volume{v}})
 		if err == nil || !strings.Contains(err.Error(), v.Target) || !strings.Contains(err.Error(), "symbolic link") {
 			t.Errorf("%s: %v", v.Target, err)
 		}
@@ -124,8 +128,7 @@ func TestAttackVolumeBehindLink(t *testing.T) {
 	}
 }
 
-// The sandbox acts as the owner of the very thing it is given, whatever is at that path a moment before or
-// after (F9).
+// The sandbox acts as the owner of the file that it is given, whatever is at that path a moment before or after (F9).
 func TestAttackSwappedVolume(t *testing.T) {
 	needRoot(t)
 	dir := publicDir(t)
@@ -166,7 +169,8 @@ func TestAttackSwappedVolume(t *testing.T) {
 	_, m := managed(t, Options{})
 	opened := 0
 	for range 150 {
-		id, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory, Volumes: []sandbox.Volume{{Source: path + "/x", Target: "/data"}}})
+		id, err := m.Create(context.Background(), sandbox.Spec{Scratch: sandbox.ScratchMemory,
+			Volumes: []sandbox.Volume{{Source: path + "/x", Target: "/data"}}})
 		if err != nil {
 			continue // a link on the way, or nothing there
 		}
@@ -174,7 +178,7 @@ func TestAttackSwappedVolume(t *testing.T) {
 		if err == nil {
 			opened++
 			if strings.Contains(string(res.Stdout.Bytes()), "secret") {
-				t.Error("read as somebody else's owner")
+				t.Error("read as the owner of another file")
 			}
 		}
 		if err := m.Delete(context.Background(), id); err != nil {
@@ -186,7 +190,7 @@ func TestAttackSwappedVolume(t *testing.T) {
 	}
 }
 
-// Volumes in volumes are all there, in whatever order they were named; a file can be one, and be written to.
+// Volumes in volumes are all mounted, in any order of the request; a file can be a volume, and be written to.
 func TestVolumesInVolumes(t *testing.T) {
 	needRoot(t)
 	dir := publicDir(t)
@@ -213,7 +217,7 @@ func TestVolumesInVolumes(t *testing.T) {
 	}
 }
 
-// A target that can not be is the request's fault, and is said before anything runs.
+// An impossible target is an error of the request, reported before a program runs.
 func TestVolumeTargetsThatCanNotBe(t *testing.T) {
 	_, m := managed(t, Options{})
 	dir := publicDir(t)
@@ -222,25 +226,29 @@ func TestVolumeTargetsThatCanNotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, v := range []sandbox.Volume{
-		{Source: dir, Target: "/usr/no-such-place"}, {Source: dir, Target: "/usr/bin/env"}, {Source: file, Target: "/usr/bin"}, {Source: dir, Target: "/etc/passwd/x"},
+		{Source: dir, Target: "/usr/no-such-place"}, {Source: dir, Target: "/usr/bin/env"}, {Source: file, Target: "/usr/bin"},
+		{Source: dir, Target: "/etc/passwd/x"},
 	} {
-		if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{v}}); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), v.Target) {
+		if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{v}}); !errors.Is(err, sandbox.ErrInvalid) ||
+			!strings.Contains(err.Error(), v.Target) {
 			t.Errorf("%s: %v", v.Target, err)
 		}
 	}
-	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"}, {Source: dir, Target: "/usr/lib/locale"}}}); err != nil {
+	if _, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/usr/bin/env"},
+		{Source: dir, Target: "/usr/lib/locale"}}}); err != nil {
 		t.Errorf("the control: %v", err)
 	}
 }
 
-// A working directory by way of a descriptor could be one that the init has open (F2).
+// A working directory named by a descriptor could be one that the init has open (F2).
 func TestAttackWorkdirByDescriptor(t *testing.T) {
 	_, m := managed(t, Options{})
 	id, err := m.Create(context.Background(), sandbox.Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dir, ok := range map[string]bool{"/proc/self/cwd": false, "/proc/self/root": false, "/proc/self/fd/3": false, "/proc/self": true, "/bin": true} {
+	for dir, ok := range map[string]bool{"/proc/self/cwd": false, "/proc/self/root": false, "/proc/self/fd/3": false, "/proc/self": true,
+		"/bin": true} {
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/bin/true"}, Workdir: dir}, sandbox.IO{})
 		if ok != (err == nil && res.Verdict == sandbox.VerdictOK) || !ok && !strings.Contains(err.Error(), "workdir") {
 			t.Errorf("%s: %+v, %v", dir, res, err)
@@ -248,20 +256,21 @@ func TestAttackWorkdirByDescriptor(t *testing.T) {
 	}
 }
 
-// What a supervisor was started with does not change what a sandbox is.
+// The supervisor's umask does not change a sandbox.
 func TestUmask(t *testing.T) {
 	needRoot(t)
 	defer unix.Umask(unix.Umask(0o077))
 	for _, spec := range []sandbox.Spec{{}, writable(t, sandbox.Spec{})} {
 		run := newSandbox(t, spec)
-		if res := run("run", "stat -c '%a' / /etc /etc/passwd /home /workspace /tmp; echo x > $HOME/x"); string(res.Stdout.Bytes()) != "755\n755\n644\n755\n755\n1777\n" || res.Verdict != sandbox.VerdictOK {
+		if res := run("run", "stat -c '%a' / /etc /etc/passwd /home /workspace /tmp; echo x > "+
+			"$HOME/x"); string(res.Stdout.Bytes()) != "755\n755\n644\n755\n755\n1777\n" || res.Verdict != sandbox.VerdictOK {
 			t.Errorf("writable %v: %s %q %q", spec.WritableRoot, res.Verdict, res.Stdout.Bytes(), res.Stderr.Bytes())
 		}
 	}
 }
 
-// A machine that had room for scratch disks when it was looked at may have none now. That is said, and refused
-// where nothing may be missing.
+// A machine that had space for scratch disks at the capability check may have none later. The report says so, and
+// --strict refuses it.
 func TestScratchThatBecameMemory(t *testing.T) {
 	dir := cacheDir(t)
 	_, m := managed(t, Options{CacheDir: dir})
@@ -329,7 +338,7 @@ func TestCloseWhileCreating(t *testing.T) {
 	}
 }
 
-// An init that could not be started ahead of time is not the next sandbox's misfortune.
+// The failed start of a spare init does not fail the next sandbox.
 func TestStillbornIsForgotten(t *testing.T) {
 	b, m := managed(t, Options{})
 	make1 := func() error {
@@ -356,18 +365,18 @@ func TestStillbornIsForgotten(t *testing.T) {
 	}
 }
 
-// noLandlock has the sandboxes that follow do without Landlock, as on a kernel that has none.
+// noLandlock makes later sandboxes run without Landlock, as on a kernel that has none.
 func noLandlock(t *testing.T) {
 	abi := rootfs.LandlockABI
 	rootfs.LandlockABI = func() int { return 0 }
 	t.Cleanup(func() { rootfs.LandlockABI = abi })
 }
 
-// A process that stops its neighbours, also those that are just being started, does not keep its own end from
-// being heard of.
+// A process that stops the other processes of its phase, also those that are being started, does not delay the report of
+// its own end.
 func TestAttackNeighbourThatStops(t *testing.T) {
 	needRoot(t)
-	noLandlock(t) // whose scope of signals would keep it from them
+	noLandlock(t) // its scope of signals would protect them
 	_, m := managed(t, Options{})
 	id, err := m.Create(context.Background(), sandbox.Spec{})
 	if err != nil {
@@ -378,14 +387,15 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 	go func() {
 		defer close(ended)
 		res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c",
-			`end=$(($(date +%s) + 3)); n=0; while :; do kill -STOP -1 2>/dev/null; n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || [ $(date +%s) -lt $end ] || break; done; exit 5`}}, sandbox.IO{})
+			`end=$(($(date +%s) + 3)); n=0; while :; do kill -STOP -1 2>/dev/null; n=$((n + 1)); [ $((n % 1000)) -ne 0 ] || [ $(date ` +
+				`+%s) -lt $end ] || break; done; exit 5`}}, sandbox.IO{})
 		if err != nil || res.Exit.Code != 5 {
 			t.Errorf("the one that stops others: %+v, %v", res, err)
 		}
 		if took := time.Since(began); took > 40*time.Second {
 			t.Errorf("its end was heard of after %v", took)
 		}
-		_ = m.Kill(id) // those it stopped
+		_ = m.Kill(id) // ends the stopped processes
 	}()
 	for n := 0; ; n++ {
 		select {
@@ -400,7 +410,8 @@ func TestAttackNeighbourThatStops(t *testing.T) {
 	}
 }
 
-// Programs of one phase, which share a pid and a network namespace, reach each other neither by signals nor by abstract sockets where Landlock has
+// Programs of one phase, which share a pid and a network namespace, reach each other neither by signals nor by abstract
+// sockets where Landlock has
 // scopes (S6, N1). Without Landlock they do.
 func TestLandlockScopes(t *testing.T) {
 	needRoot(t)
@@ -434,11 +445,12 @@ print(tried(lambda: os.kill(int(sys.argv[1]), 0)), tried(lambda: socket.socket(s
 			pid, ended := make(chan string, 1), make(chan struct{})
 			go func() {
 				defer close(ended)
-				_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/usr/bin/python3", "-c", server}}, sandbox.IO{OnEvent: func(ev sandbox.Event) {
-					if ev.Kind == sandbox.EventStdout {
-						pid <- strings.TrimSpace(string(ev.Data))
-					}
-				}})
+				_, _ = m.Run(context.Background(), id, sandbox.Process{Args: []string{"/usr/bin/python3", "-c", server}},
+					sandbox.IO{OnEvent: func(ev sandbox.Event) {
+						if ev.Kind == sandbox.EventStdout {
+							pid <- strings.TrimSpace(string(ev.Data))
+						}
+					}})
 			}()
 			select {
 			case n := <-pid:
@@ -475,7 +487,7 @@ func TestBackendLeavesNoDescriptors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle() // what is opened once, for good
+	cycle() // opens the descriptors that stay open
 	before := open()
 	for range 5 {
 		cycle()
@@ -486,11 +498,11 @@ func TestBackendLeavesNoDescriptors(t *testing.T) {
 	}
 }
 
-// A neighbour in the phase that stops whoever it finds does not keep a start from going through: what is stopped before it is
-// a program goes on. (Stopped afterwards, it is the neighbour's to stop.)
+// A process that stops the others of its phase does not prevent a start: a process that is stopped before its exec
+// continues. (After the exec, the other process may stop it.)
 func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 	needRoot(t)
-	noLandlock(t) // whose scope of signals would keep it from them
+	noLandlock(t) // its scope of signals would protect them
 	_, m := managed(t, Options{})
 	ctx := context.Background()
 	for n := range 6 {
@@ -501,7 +513,8 @@ func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 		over, ready := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(over)
-			_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", `echo ready; while :; do kill -STOP -1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do :; done; done 2>/dev/null`}},
+			_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c",
+				`echo ready; while :; do kill -STOP -1; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do :; done; done 2>/dev/null`}},
 				sandbox.IO{OnEvent: func(ev sandbox.Event) {
 					if ev.Kind == sandbox.EventStdout {
 						close(ready)
@@ -513,8 +526,9 @@ func TestAttackNeighbourThatStopsStarts(t *testing.T) {
 		}()
 		<-ready
 		began := time.Now()
-		// Its time limit ends the one that stops others along with it.
-		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"}, Limits: sandbox.Limits{Wall: 100 * time.Millisecond, Grace: time.Millisecond}}, sandbox.IO{})
+		// The time limit of the stopping process ends the stopped ones with it.
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"true"},
+			Limits: sandbox.Limits{Wall: 100 * time.Millisecond, Grace: time.Millisecond}}, sandbox.IO{})
 		switch {
 		case err != nil:
 			t.Errorf("%d, after %v: %v", n, time.Since(began), err)

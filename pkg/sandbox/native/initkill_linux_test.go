@@ -22,7 +22,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// inits are the children of this process that are inits: of sandboxes, and the one that is kept for the next.
+// inits lists the children of this process that are inits: of sandboxes, and the spare one.
 func inits() (pids []int) {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, l := range lists {
@@ -37,7 +37,7 @@ func inits() (pids []int) {
 	return pids
 }
 
-// killChild kills a child of ours, and nobody who has got its number since.
+// killChild kills a child of this process by pidfd, so never a later process with the same number.
 func killChild(pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -45,11 +45,12 @@ func killChild(pid int) bool {
 	}
 	defer unix.Close(fd)
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	return err == nil && strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+	return err == nil && strings.Contains(string(text), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) &&
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// Inits die at random instants of their lives: while they are kept for the next sandbox, are told what to build, start a
-// program, watch over it. The run says so or has not suffered; and nothing is left, neither on the host nor in us.
+// Inits are killed at random times: as spare inits, while they build a root, while they start a program, while they
+// supervise it. The run reports that or is not affected; and nothing is left, neither on the host nor in this process.
 func TestFaultInitKilled(t *testing.T) {
 	kills := int64(60)
 	if testenv.All() {
@@ -118,7 +119,7 @@ func TestFaultInitKilled(t *testing.T) {
 	}
 	all.Go(func() {
 		for n := 0; more(); n++ {
-			// At times so seldom that a slow machine gets a program to run.
+			// Kills are rare enough that a program can run on a slow machine.
 			time.Sleep(rand.N(time.Duration([]int{4, 16, 100}[n%3]) * time.Millisecond))
 			if list := inits(); len(list) > 0 && killChild(list[rand.IntN(len(list))]) {
 				killed.Add(1)
@@ -137,7 +138,7 @@ func TestFaultInitKilled(t *testing.T) {
 		t.Errorf("alive: %q", alive)
 	}
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if len(openNow()) <= files+2 && runtime.NumGoroutine() <= goroutines { // one init more or less is kept
+		if len(openNow()) <= files+2 && runtime.NumGoroutine() <= goroutines { // the spare init may or may not exist
 			break
 		}
 		if time.Now().After(end) {
@@ -150,7 +151,7 @@ func TestFaultInitKilled(t *testing.T) {
 	}
 }
 
-// An init that dies while it takes over a later phase does not take the sandbox's files along.
+// An init that is killed while it takes over a later phase does not remove the sandbox's files.
 func TestFaultLaterInitKilled(t *testing.T) {
 	for _, spec := range []sandbox.Spec{smallSpec(), writable(t, smallSpec())} {
 		_, m := managed(t, Options{})
@@ -197,8 +198,8 @@ func TestFaultLaterInitKilled(t *testing.T) {
 	}
 }
 
-// groupsOf are the cgroups that a backend's sandboxes have now. On v2 the init that is kept for the next sandbox has one
-// of its own already, which is nobody's yet and no residue.
+// groupsOf lists the cgroups of a backend's sandboxes. On v2 the spare init has a cgroup of its own already, which
+// belongs to no sandbox and is no leftover.
 func groupsOf(b *Backend) (list []string) {
 	name := filepath.Dir(b.inits.supervisor.NewGroup().Path())
 	kept := ""

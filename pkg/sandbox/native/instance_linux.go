@@ -51,7 +51,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	return i, nil
 }
 
-// prepare gets an init, and makes what it will need while it comes up.
+// prepare takes an init, and makes the init's resources while the init starts.
 func (i *instance) prepare(ctx context.Context) error {
 	s, err := i.b.inits.take(i.Spec.User, rootless.NeedsOwn(i.Spec))
 	if err != nil {
@@ -61,7 +61,7 @@ func (i *instance) prepare(ctx context.Context) error {
 	p.Cgroup, i.ID = s.cgroup, s.id
 	i.SetSpare(p)
 	select {
-	case <-s.started: // a spare init: nothing to wait for, and nothing worth another goroutine
+	case <-s.started: // a spare init is ready: no wait, and no goroutine
 		err = errors.Join(i.makeScratch(), makeGroup(p))
 	default:
 		made := make(chan error, 2)
@@ -78,7 +78,7 @@ func (i *instance) prepare(ctx context.Context) error {
 	}
 	err = i.SetUp(ctx, p, i.Spec.Network)
 	if errors.Is(err, spawn.ErrGone) && ctx.Err() == nil {
-		// It died while it was a spare one, which is no fault of this request.
+		// The init died as a spare one; the request is not the cause.
 		p.Asked, p.Failed = false, false
 		if err = i.RemakeScratch(); err == nil {
 			p.Init, err = startInit(i.ID, p.Cgroup)
@@ -97,7 +97,7 @@ func (i *instance) makeScratch() error {
 	return i.OpenDisk()
 }
 
-// makeGroup makes the cgroup of the phase's programs, where cgroups keep a limit.
+// makeGroup makes the cgroup of the phase's programs, where cgroups enforce a limit.
 func makeGroup(p *box.Phase) error {
 	if !p.Instance.Host.Counts.Any {
 		return nil
@@ -109,7 +109,7 @@ func makeGroup(p *box.Phase) error {
 	return p.OpenJoinFiles()
 }
 
-// NewPhase starts an init and makes a cgroup for what it will run.
+// NewPhase starts an init and makes a cgroup for its programs.
 func (i *instance) NewPhase() (p *box.Phase, err error) {
 	p = box.NewPhase(i.Instance)
 	p.Cgroup = i.Supervisor.NewPhaseCgroup(i.ID.Init)
@@ -119,7 +119,8 @@ func (i *instance) NewPhase() (p *box.Phase, err error) {
 	return p, err
 }
 
-// SetUp has an init build its file system. The scratch mount goes from phase to phase: the first init sends back a descriptor for the next.
+// SetUp makes an init build its file system. The scratch mount goes from phase to phase: the first init sends back a
+// descriptor for the next.
 func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ sandbox.NetworkMode) error {
 	masks := i.Host.Masks()
 	m := &initproto.Setup{
@@ -145,7 +146,7 @@ func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ sandbox.NetworkMod
 	}
 	m.Root, m.Scratch = 0, 1
 	fds := []int{root, disk}
-	// A volume that is mounted in another one comes after it, or it would be covered.
+	// A volume that is mounted inside another one comes after it; otherwise the outer one would cover it.
 	volumes := slices.Clone(i.Spec.Volumes)
 	slices.SortStableFunc(volumes, func(a, b sandbox.Volume) int {
 		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
@@ -159,7 +160,7 @@ func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ sandbox.NetworkMod
 		m.Volumes = append(m.Volumes, initproto.Volume{FD: len(fds), To: v.Target, File: isFile})
 		fds = append(fds, int(f.Fd()))
 	}
-	p.InitPID, p.Asked = p.Init.PID(), true // from here on Setup reaps the init when it fails
+	p.InitPID, p.Asked = p.Init.PID(), true // from here on Setup reaps the init if it fails
 	got, err := box.Answered(ctx, i.Host.Timeout, func(ctx context.Context) ([]*os.File, error) { return p.Init.Setup(ctx, m, fds) })
 	if err != nil {
 		p.Failed = true
@@ -209,9 +210,9 @@ func (i *instance) Describe(p *box.Phase, process *sandbox.Process, m *initproto
 	m.Landlock = rootfs.Landlock(i.Spec, process.Network, i.Policy.DenyUncounted)
 }
 
-// Started starts what comes next while the process runs.
+// Started starts the init of the next phase while the process runs.
 func (i *instance) Started(_ *box.Phase, process *sandbox.Process) {
-	if !i.Host.Options.Eager { // whose callers have their programs to themselves: see Create
+	if !i.Host.Options.Eager { // an eager backend makes one sandbox only: see Create
 		i.b.inits.refill()
 	}
 	if process.Followed {

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// wholeRoot is a directory with a shell in it, and these files.
+// wholeRoot is a directory with a shell and these files.
 func wholeRoot(t *testing.T, files map[string]string) string {
 	t.Helper()
 	const shell = "/bin/busybox"
@@ -46,7 +46,7 @@ func wholeRoot(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// A whole root is told who its user is, beside whom it knows already, whatever its /etc is like.
+// A whole root gets an entry for its user beside its own entries, whatever its /etc contains.
 func TestIntroduced(t *testing.T) {
 	needRoot(t)
 	const script = "cat /etc/passwd; echo -; cat /etc/group; echo -; cat /etc/hosts /etc/hostname; echo -; id -un; cat /etc/other"
@@ -58,11 +58,14 @@ func TestIntroduced(t *testing.T) {
 		"nothing": {nil, "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n-\n" +
 			"root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n-\n" + hosts + "-\nsandbox\n"},
 		"its own": {
-			map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/ash\nnode:x:1000:1000::/home/node:/bin/sh\n", "etc/group": "root:x:0:\n", "etc/other": "other\n", "etc/resolv.conf": "-> ../run/gone"},
-			"root:x:0:0:root:/root:/bin/ash\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n-\nroot:x:0:\nsandbox:x:1000:\n-\n" + hosts + "-\nsandbox\nother\n",
+			map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/ash\nnode:x:1000:1000::/home/node:/bin/sh\n", "etc/group": "root:x:0:\n",
+				"etc/other": "other\n", "etc/resolv.conf": "-> ../run/gone"},
+			"root:x:0:0:root:/root:/bin/ash\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n-\nroot:x:0:\nsandbox:x:1000:\n-\n" + hosts +
+				"-\nsandbox\nother\n",
 		},
-		// What is no plain file, or lies behind a link, is as it is, and leads nowhere but into the root itself.
-		"links":          {map[string]string{"etc/passwd": "-> /elsewhere", "elsewhere": "mine\n", "etc/group": "-> ../../../../../../etc/group"}, "mine\n-\n-\n" + hosts + "-\n1000\n"},
+		// A path that is no plain file, or lies behind a link, is unchanged, and leads nowhere but into the root itself.
+		"links": {map[string]string{"etc/passwd": "-> /elsewhere", "elsewhere": "mine\n",
+			"etc/group": "-> ../../../../../../etc/group"}, "mine\n-\n-\n" + hosts + "-\n1000\n"},
 		"etc is a link":  {map[string]string{"etc": "-> conf", "conf/passwd": "mine\n", "conf/hosts": "h\n"}, "mine\n-\n-\nh\n-\n1000\n"},
 		"etc leads out":  {map[string]string{"etc": "-> /../../etc"}, "-\n-\n-\n1000\n"},
 		"etc is no link": {map[string]string{"etc": "a file\n"}, "-\n-\n-\n1000\n"},

@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// footprint is what a process has, and must not have more of after a thousand runs.
+// footprint is the resources of a process that must not grow over a thousand runs.
 type footprint struct {
 	files, goroutines, threads, groups, mounts int
 	rss, heap                                  uint64 // bytes
@@ -26,7 +26,7 @@ type footprint struct {
 
 func countHeld(t *testing.T, b *Backend) (f footprint) {
 	t.Helper()
-	runtime.GC() // closes what only a finalizer would
+	runtime.GC() // runs the finalizers that close descriptors
 	debug.FreeOSMemory()
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -36,7 +36,8 @@ func countHeld(t *testing.T, b *Backend) (f footprint) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f = footprint{files: len(openNow()), goroutines: runtime.NumGoroutine(), threads: len(tasks), groups: len(groupsOf(b)), mounts: strings.Count(string(mounts), "\n")}
+	f = footprint{files: len(openNow()), goroutines: runtime.NumGoroutine(), threads: len(tasks), groups: len(groupsOf(b)),
+		mounts: strings.Count(string(mounts), "\n")}
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	f.heap = mem.HeapInuse + mem.StackInuse
@@ -56,7 +57,7 @@ func countHeld(t *testing.T, b *Backend) (f footprint) {
 	return f
 }
 
-// A thousand runs leave no more behind than one, of whatever kind they are.
+// A thousand runs of each kind leave no more behind than one.
 func TestNoLeak(t *testing.T) {
 	b, m := managed(t, Options{})
 	runs := 60
@@ -104,7 +105,7 @@ func TestNoLeak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for n := range 50 { // whatever is made once, of every kind
+	for n := range 50 { // makes the parts of every kind that are made once
 		once(n)
 	}
 	before := countHeld(t, b)
@@ -114,8 +115,10 @@ func TestNoLeak(t *testing.T) {
 	var after footprint
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		after = countHeld(t, b)
-		// One init is kept for the next sandbox, or is on its way; the runtime may need some threads more at its busiest moment, and keeps them.
-		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+10 && after.groups == 0 && after.mounts <= before.mounts {
+		// One spare init exists, or is being started; the runtime may need some more threads at its peak, and keeps
+		// them.
+		if after.files <= before.files+2 && after.goroutines <= before.goroutines+1 && after.threads <= before.threads+10 &&
+			after.groups == 0 && after.mounts <= before.mounts {
 			break
 		}
 		if time.Now().After(end) {
@@ -132,7 +135,7 @@ func TestNoLeak(t *testing.T) {
 	}
 }
 
-// Many sandboxes live side by side, and each is itself: it answers with what only it was told.
+// Many sandboxes run side by side, and each answers with the text that only it has.
 func TestManyAtOnce(t *testing.T) {
 	count := 20
 	if testenv.All() {
@@ -171,7 +174,8 @@ func TestManyAtOnce(t *testing.T) {
 			a.in = write
 			go func() {
 				defer read.Close()
-				res, err := m.Run(ctx, a.id, sandbox.Process{Args: []string{"/bin/sh", "-c", `echo $1 > $HOME/me; while read line; do echo "$line from $(cat $HOME/me)"; done`, "sh", strconv.Itoa(n)}},
+				res, err := m.Run(ctx, a.id, sandbox.Process{Args: []string{"/bin/sh", "-c",
+					`echo $1 > $HOME/me; while read line; do echo "$line from $(cat $HOME/me)"; done`, "sh", strconv.Itoa(n)}},
 					sandbox.IO{Stdin: read, OnEvent: func(ev sandbox.Event) {
 						if ev.Kind == sandbox.EventStdout {
 							a.said <- string(ev.Data)
@@ -227,7 +231,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// collecting is a supervisor that does nothing but collect what dead ones left, until it is killed.
+// collecting is a supervisor that only collects the leftovers of dead ones, until it is killed.
 func collecting([]string) error {
 	for {
 		b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
@@ -248,7 +252,7 @@ func collecting([]string) error {
 	}
 }
 
-// Supervisors side by side, one of which collects without pause, never touch each other's sandboxes.
+// Concurrent supervisors, one of which collects without pause, never touch each other's sandboxes.
 func TestSupervisorsSideBySide(t *testing.T) {
 	rounds := 15
 	if testenv.All() {
@@ -257,7 +261,7 @@ func TestSupervisorsSideBySide(t *testing.T) {
 	needRoot(t)
 	gc := startFault(t, "collecting")
 	b, m := managed(t, Options{})
-	other, others := managed(t, Options{}) // two claims of one process are two supervisors as well
+	other, others := managed(t, Options{}) // two registrations of one process are two supervisors as well
 	ctx := context.Background()
 	id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Wall: time.Hour}})
 	if err != nil {
@@ -265,7 +269,8 @@ func TestSupervisorsSideBySide(t *testing.T) {
 	}
 	long := make(chan *sandbox.Result, 1)
 	go func() {
-		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c", "echo here > $HOME/x; while :; do cat $HOME/x > $HOME/y || exit 7; sleep 0.01; done"}}, sandbox.IO{})
+		res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"/bin/sh", "-c",
+			"echo here > $HOME/x; while :; do cat $HOME/x > $HOME/y || exit 7; sleep 0.01; done"}}, sandbox.IO{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -288,7 +293,7 @@ func TestSupervisorsSideBySide(t *testing.T) {
 			}
 		}
 		theirs = filepath.Dir(other.inits.supervisor.NewGroup().Path())
-		if n%10 == 9 { // we collect too
+		if n%10 == 9 { // this process collects too
 			if _, err := b.Collect(ctx, false); err != nil {
 				t.Error(err)
 			}

@@ -16,7 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 )
 
-// lowered is a wall that is taken down, and the control that the error must name.
+// lowered is a control that is removed, and its name in the error.
 type lowered struct {
 	name    string
 	control sandbox.Control
@@ -52,23 +52,26 @@ func changeLimit(t *testing.T, ph *box.Phase, files ...string) {
 // everything is a filter that allows every call.
 var everything = []byte{0x06, 0, 0, 0, 0, 0, 0xff, 0x7f}
 
-// both are walls of cold programs and forks alike.
+// both lists controls of cold programs and of forks.
 func both() []lowered {
 	return []lowered{
 		{name: "no filter", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = nil }},
-		{name: "a filter that allows everything", control: sandbox.ControlSeccomp, created: func(_ *testing.T, i *instance) { i.Filter = everything }},
+		{name: "a filter that allows everything", control: sandbox.ControlSeccomp,
+			created: func(_ *testing.T, i *instance) { i.Filter = everything }},
 		{name: "no memory limit", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) {
 			changeLimit(t, i.Spare(), "memory.memsw.limit_in_bytes", "-1", "memory.limit_in_bytes", "-1", "memory.max", "max")
 		}},
-		{name: "no process limit", control: sandbox.ControlProcesses, created: func(t *testing.T, i *instance) { changeLimit(t, i.Spare(), "pids.max", "max") }},
+		{name: "no process limit", control: sandbox.ControlProcesses,
+			created: func(t *testing.T, i *instance) { changeLimit(t, i.Spare(), "pids.max", "max") }},
 		{name: "no share of processors", control: sandbox.ControlCPU, created: func(t *testing.T, i *instance) {
 			changeLimit(t, i.Spare(), "cpu.cfs_quota_us", "-1", "cpu.max", "max")
 		}},
-		{name: "the supervisor's cgroup", control: sandbox.ControlMemory, created: func(t *testing.T, i *instance) { i.Spare().Join, i.Spare().Born = nil, nil }},
+		{name: "the supervisor's cgroup", control: sandbox.ControlMemory,
+			created: func(t *testing.T, i *instance) { i.Spare().Join, i.Spare().Born = nil, nil }},
 	}
 }
 
-// ours checks that an error is ours, and names the control.
+// ours checks that an error is internal, and names the control.
 func ours(t *testing.T, err error, control sandbox.Control) {
 	t.Helper()
 	if err == nil {
@@ -79,7 +82,7 @@ func ours(t *testing.T, err error, control sandbox.Control) {
 	}
 }
 
-// allMeasured checks a report that has nothing missing.
+// allMeasured checks a report without gaps.
 func allMeasured(t *testing.T, task sandbox.Task) {
 	t.Helper()
 	iso, measured := task.(sandbox.Measured).Isolation()
@@ -112,8 +115,9 @@ func (l lowered) create(t *testing.T) (b *Backend, i *instance, p *sandbox.Proce
 	return b, in.(*instance), warmProcess()
 }
 
-// A program that lacks a wall is not started: the run fails as an error of ours, which names the wall. One that lacks none is measured.
-// TestWeakenedMeasured (internal/cli) has the walls that only a build with the tag weaken can take down.
+// A program that lacks a control is not started: the run fails with an internal error that names the control. A program
+// that lacks none is measured. TestWeakenedMeasured (internal/cli) has the controls that only a build with the tag
+// weaken can remove.
 func TestMeasuredCold(t *testing.T) {
 	needRoot(t)
 	for _, l := range append(both(), lowered{name: "nothing"}) {
@@ -123,10 +127,11 @@ func TestMeasuredCold(t *testing.T) {
 			task, err := i.Start(context.Background(), p)
 			if l.control != "" {
 				ours(t, err, l.control)
-				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1}, func(sandbox.File, sandbox.Size, io.Reader) error {
-					t.Error("foreign code ran")
-					return nil
-				})
+				_, _ = i.Take(context.Background(), sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1},
+					func(sandbox.File, sandbox.Size, io.Reader) error {
+						t.Error("foreign code ran")
+						return nil
+					})
 				return
 			}
 			if err != nil {
@@ -138,7 +143,7 @@ func TestMeasuredCold(t *testing.T) {
 	}
 }
 
-// The same of forks of a warm interpreter, which the kernel does not let join namespaces of the host.
+// The same for forks of a zygote, which the kernel does not let join namespaces of the host.
 func TestMeasuredForks(t *testing.T) {
 	needRoot(t)
 	for _, l := range append(both(), []lowered{
@@ -152,7 +157,8 @@ func TestMeasuredForks(t *testing.T) {
 			b, i, p := l.create(t)
 			z := newZygote(t, b, warmSpec(), p)
 			ctx := context.Background()
-			if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
+			if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644,
+				Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
 				t.Fatal(err)
 			}
 			f, err := z.Fork(ctx, i, p)
@@ -176,7 +182,7 @@ func TestMeasuredForks(t *testing.T) {
 	}
 }
 
-// A process without any walls: every one is named.
+// A process without any control: every one is named.
 func TestMeasuredNothing(t *testing.T) {
 	asked := sandbox.NewIsolation("x")
 	asked.Enforce(measure.Measurable()...)
@@ -187,13 +193,13 @@ func TestMeasuredNothing(t *testing.T) {
 	}
 	for _, c := range append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlOpenFiles) {
 		if c == sandbox.ControlSeccomp || c == sandbox.ControlNoNewPrivs || c == sandbox.ControlCapabilities {
-			continue // a test may be run in a container
+			continue // the test itself may run in a container
 		}
 		if !strings.Contains(err.Error(), string(c)+": ") {
 			t.Errorf("%s is not named: %v", c, err)
 		}
 	}
-	// One that was not looked at is not reported as measured, and is still a container.
+	// A program that was not measured is not reported as measured, and is still a container.
 	iso := w.Isolation(false)
 	if iso.Check(sandbox.TierContainer, false) != nil || iso.Check(sandbox.TierContainer, true) == nil {
 		t.Errorf("%+v", iso)
@@ -205,7 +211,8 @@ func TestMeasuredNothing(t *testing.T) {
 	}
 }
 
-// With --strict, a program that nothing can hold to be measured is refused before it runs, cold or forked; else it runs, and its walls are declared.
+// With --strict, a program that can not be held for measurement is refused before it runs, cold or forked; otherwise it
+// runs, and its controls are declared.
 func TestMeasuredStrict(t *testing.T) {
 	needRoot(t)
 	for _, strict := range []bool{true, false} {
@@ -219,7 +226,8 @@ func TestMeasuredStrict(t *testing.T) {
 					}
 				}}.create(t)
 				ctx := context.Background()
-				if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
+				if err := i.Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644,
+					Data: []byte("open('/workspace/ran', 'w')")}}); err != nil {
 					t.Fatal(err)
 				}
 				start := i.Start
@@ -237,10 +245,11 @@ func TestMeasuredStrict(t *testing.T) {
 					t.Error(err)
 				}
 				ran := false
-				_, _ = i.Take(ctx, sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1}, func(sandbox.File, sandbox.Size, io.Reader) error {
-					ran = true
-					return nil
-				})
+				_, _ = i.Take(ctx, sandbox.Selection{Patterns: []string{"/workspace/ran"}, MaxFiles: 1, MaxBytes: 1},
+					func(sandbox.File, sandbox.Size, io.Reader) error {
+						ran = true
+						return nil
+					})
 				if ran == strict || (err != nil) != strict {
 					t.Errorf("ran %v, error %v", ran, err)
 				}
@@ -249,7 +258,7 @@ func TestMeasuredStrict(t *testing.T) {
 	}
 }
 
-// A program can not take the name that the next program of its phase tries Landlock with.
+// A program can not take the socket name that the Landlock check of the phase's next program uses.
 func TestMeasuredNameTaken(t *testing.T) {
 	needRoot(t)
 	_, i, p := lowered{}.create(t)

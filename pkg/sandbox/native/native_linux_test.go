@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if fault := os.Getenv(faultVariable); fault != "" {
-		os.Exit(meet(fault))
+		os.Exit(runFault(fault))
 	}
 	code := conformance.Main(m, func() (sandbox.Backend, error) {
 		b, err := New(Options{CacheDir: os.Getenv(cacheVariable)})
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cacheVariable tells a victim of TestCrash where to keep its disks.
+// cacheVariable tells a victim of TestCrash the directory of its disks.
 const cacheVariable = "SANDBOXTEST_CACHE"
 
 func needRoot(t testing.TB) {
@@ -38,7 +38,7 @@ func needRoot(t testing.TB) {
 	testenv.NeedRoot(t)
 }
 
-// cacheDir is a private one, so that loop devices over it are ours alone.
+// cacheDir is a private directory, so that loop devices over it belong to this test alone.
 func cacheDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-cache-")
@@ -70,7 +70,8 @@ func shellImage() (sandbox.Root, error) {
 			err = os.Symlink("usr/"+link, filepath.Join(dir, link))
 		}
 	}
-	return sandbox.Root{Dir: dir, From: sandbox.ImageRef{Reference: "test/shell:1"}, Add: []sandbox.Mount{{Source: "/usr", Target: "/usr"}}}, err
+	return sandbox.Root{Dir: dir, From: sandbox.ImageRef{Reference: "test/shell:1"},
+		Add: []sandbox.Mount{{Source: "/usr", Target: "/usr"}}}, err
 }
 
 // writable returns a spec with the writable root of an image.
@@ -91,8 +92,11 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) }, conformance.Expectations{
 		Tier: sandbox.TierContainer, ScratchDir: dir,
 		Has: []conformance.Expectation{
-			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
+			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
+			conformance.PTY, conformance.DevTTY,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})
 }
@@ -106,8 +110,8 @@ func TestCrash(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	// A device lets go of its disk when the last of a dead process's descriptors is closed, which the
-	// kernel may do after it has told of the death.
+	// A loop device is released when the last descriptor of a dead process is closed, which the kernel may do after it
+	// has reported the death.
 	var left []string
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		left = nil
@@ -137,7 +141,7 @@ func TestProbe(t *testing.T) {
 	for _, c := range sandbox.AllControls() {
 		gap := slices.ContainsFunc(iso.Missing, func(g sandbox.Gap) bool { return g.Control == c && g.Reason != "" })
 		if iso.Controls[c] == sandbox.Absent && !gap {
-			t.Errorf("%s is absent, and nobody says why", c)
+			t.Errorf("%s is absent without a reason", c)
 		}
 	}
 	for range 2 {

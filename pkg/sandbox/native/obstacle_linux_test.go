@@ -39,7 +39,7 @@ const (
 	mountCalls      = "165,428,429,430,431,432,442"
 )
 
-// Ways to keep an ordinary user from user namespaces: each is told apart, with what to do about it.
+// Obstacles to user namespaces of an ordinary user: each has its own message, with the remedy.
 func TestRootlessObstacles(t *testing.T) {
 	needRoot(t)
 	if runtime.GOARCH != "amd64" {
@@ -59,7 +59,7 @@ func TestRootlessObstacles(t *testing.T) {
 	behind := func(calls, errno string) string {
 		return `wrap="/usr/bin/python3 ` + filter + ` ` + calls + ` ` + errno + `"` + "\n"
 	}
-	// A parameter that this kernel need not have, as others do.
+	// A parameter that this kernel need not have, and others do.
 	sysctl := func(name, value string) string {
 		return "mount -t tmpfs tmpfs /proc/sys/kernel && echo " + value + " > /proc/sys/kernel/" + name + "\n"
 	}
@@ -68,10 +68,13 @@ func TestRootlessObstacles(t *testing.T) {
 		{"nothing in the way", none, none, none},
 		{"switched off", "inner='unshare --user --map-current-user --keep-caps " + filepath.Join(dir, "off") + "'",
 			"user.max_user_namespaces is 0", "sysctl user.max_user_namespaces"},
-		{"only for root", sysctl("unprivileged_userns_clone", "0") + behind(cloneAndUnshare, "1"), "only root may make user namespaces", "sysctl kernel.unprivileged_userns_clone=1"},
-		{"AppArmor", sysctl("apparmor_restrict_unprivileged_userns", "1") + behind(mountCalls, "13"), "AppArmor leaves ordinary users' user namespaces without rights", "AppArmor profile"},
+		{"only for root", sysctl("unprivileged_userns_clone", "0") + behind(cloneAndUnshare, "1"), "only root may make user namespaces",
+			"sysctl kernel.unprivileged_userns_clone=1"},
+		{"AppArmor", sysctl("apparmor_restrict_unprivileged_userns", "1") + behind(mountCalls, "13"),
+			"AppArmor leaves ordinary users' user namespaces without rights", "AppArmor profile"},
 		{"a covered /proc", "mount -t tmpfs tmpfs /proc/sys/kernel", "parts of /proc are covered (/proc/sys/kernel)", "systempaths=unconfined"},
-		{"a container's profile", behind(cloneAndUnshare+","+mountCalls, "1"), "forbids user namespaces or mounts", "--security-opt seccomp=unconfined"},
+		{"a container's profile", behind(cloneAndUnshare+","+mountCalls, "1"), "forbids user namespaces or mounts",
+			"--security-opt seccomp=unconfined"},
 		{"a container that lets clone through", behind(mountCalls, "1"), "forbids user namespaces or mounts", "--security-opt"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,7 +108,8 @@ func TestPlainObstacle(t *testing.T) {
 	for _, c := range []sandbox.Control{sandbox.ControlUserNS, sandbox.ControlMountNS, sandbox.ControlRoot} {
 		said := false
 		for _, gap := range iso.Missing {
-			said = said || gap.Control == c && gap.State == sandbox.Absent && strings.Contains(gap.Reason, reason) && strings.Contains(gap.Remedy, remedy)
+			said = said || gap.Control == c && gap.State == sandbox.Absent && strings.Contains(gap.Reason, reason) &&
+				strings.Contains(gap.Remedy, remedy)
 		}
 		if !said {
 			t.Errorf("%s: %+v", c, iso.Missing)

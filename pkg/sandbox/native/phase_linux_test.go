@@ -8,8 +8,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A sandbox is destroyed when all its inits are gone, those included whose last process is just being finished by somebody else: its ids are
-// another's from then on.
+// A sandbox is destroyed when all its inits are gone, including an init whose last process another goroutine is just
+// finishing: afterwards another sandbox gets its ids.
 func TestDestroyWaitsForPhases(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -17,9 +17,10 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ph := in.(*instance).Spare() // becomes the process's
+	ph := in.(*instance).Spare() // becomes the phase of the process
 	task, err := in.Start(t.Context(), &sandbox.Process{
-		Phase: sandbox.DefaultPhase, Args: []string{"/bin/true"}, Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone,
+		Phase: sandbox.DefaultPhase, Args: []string{"/bin/true"}, Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(),
+		Network: sandbox.NetworkNone,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +30,7 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 	if _, err := task.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if !ph.Leave() { // the first half of what finishing the task is
+	if !ph.Leave() { // the first half of Task.Finish
 		t.Fatal("it was not the last")
 	}
 	destroyed := make(chan error, 1)

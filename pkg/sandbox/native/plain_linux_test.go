@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// These tests run as a plain user: see rootless_linux_test.go.
+// These tests run as an ordinary user: see rootless_linux_test.go.
 
 // plainRun runs a shell script in a sandbox of its own.
 func plainRun(t *testing.T, m *sandbox.Manager, spec sandbox.Spec, args ...string) *sandbox.Result {
@@ -48,18 +48,19 @@ func plainManager(t *testing.T) (*Backend, *sandbox.Manager, sandbox.Tier) {
 	return b, m, tier
 }
 
-// Who a sandbox is to the host, with and without subordinate ids, and with a volume that is the user's own.
+// The ids of a sandbox on the host, with and without subordinate ids, and with a volume that belongs to the user.
 func TestPlainIdentity(t *testing.T) {
 	_, subIDs := conformance.AsPlain(t)
 	b, m, tier := plainManager(t)
-	own, sub := fmt.Sprint(conformance.PlainUID), fmt.Sprint(conformance.SubFirst)[:5] // the rest depends on the slot
+	own, sub := fmt.Sprint(conformance.PlainUID), fmt.Sprint(conformance.SubFirst)[:5] // the rest depends on the registration
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/secret", []byte("mine\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, volumes := range [][]sandbox.Volume{nil, {{Source: dir, Target: "/data", Writable: true}}} {
 		res := plainRun(t, m, sandbox.Spec{Require: tier, Volumes: volumes}, "/bin/sh", "-c",
-			`awk '{print $1, $2}' /proc/self/uid_map; id -u; cat /data/secret 2>/dev/null; echo made > /data/made; cat /proc/self/setgroups; echo > /tmp/x && stat -c %u:%g /tmp/x /workspace`)
+			`awk '{print $1, $2}' /proc/self/uid_map; id -u; cat /data/secret 2>/dev/null; echo made > /data/made; cat `+
+				`/proc/self/setgroups; echo > /tmp/x && stat -c %u:%g /tmp/x /workspace`)
 		said := strings.Fields(string(res.Stdout.Bytes()))
 		var want string
 		switch {
@@ -74,7 +75,8 @@ func TestPlainIdentity(t *testing.T) {
 		}
 		got := strings.Join(said, " ")
 		if subIDs {
-			if !strings.HasPrefix(got, want) || !strings.Contains(got, " allow 1000:1000 1000:1000") || volumes != nil && !strings.Contains(got, "1000 "+own+" 1000 mine") {
+			if !strings.HasPrefix(got, want) || !strings.Contains(got, " allow 1000:1000 1000:1000") || volumes != nil &&
+				!strings.Contains(got, "1000 "+own+" 1000 mine") {
 				t.Errorf("%q", got)
 			}
 		} else if got != want {
@@ -96,7 +98,7 @@ func TestPlainIdentity(t *testing.T) {
 	}
 }
 
-// Where the init has the program's own id, the program can do nothing to it all the same.
+// A program with the same id as its init can not affect the init.
 func TestPlainInitIsSafe(t *testing.T) {
 	_, m, tier := plainManager(t)
 	const attack = `
@@ -125,15 +127,16 @@ child = os.fork()
 if child == 0: os._exit(7)
 print("alive", hits, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 `
-	for _, volumes := range [][]sandbox.Volume{nil, {{Source: t.TempDir(), Target: "/data"}}} { // with its own id, and with ours
-		res := plainRun(t, m, sandbox.Spec{Require: tier, Volumes: volumes, Limits: sandbox.Limits{Wall: 30 * time.Second}}, "/usr/bin/python3", "-c", attack)
+	for _, volumes := range [][]sandbox.Volume{nil, {{Source: t.TempDir(), Target: "/data"}}} { // with its own id, and with the user's
+		res := plainRun(t, m, sandbox.Spec{Require: tier, Volumes: volumes, Limits: sandbox.Limits{Wall: 30 * time.Second}},
+			"/usr/bin/python3", "-c", attack)
 		if got := string(res.Stdout.Bytes()); got != "alive 0 7\n" || !res.Success() {
 			t.Errorf("volumes %v: %s %q %q", volumes, res.Verdict, got, res.Stderr.Bytes())
 		}
 	}
 }
 
-// A steward that somebody kills is replaced, and so are its rights to the files of sandboxes that it has made.
+// A killed mount helper is replaced, and its successor has rights to the files of existing sandboxes.
 func TestPlainStewardKilled(t *testing.T) {
 	b, m, tier := plainManager(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Require: tier})
@@ -149,7 +152,7 @@ func TestPlainStewardKilled(t *testing.T) {
 	}
 }
 
-// What can not be had without root is refused by name, and a tier that is not there is refused with what to do.
+// A feature that needs root is refused by name, and an unreachable tier is refused with the remedy.
 func TestPlainRefusals(t *testing.T) {
 	_, m, tier := plainManager(t)
 	for _, c := range []struct {
@@ -165,12 +168,13 @@ func TestPlainRefusals(t *testing.T) {
 			t.Errorf("%+v: %v", c.spec, err)
 		}
 	}
-	// Somebody else's directory may be shown; what is in it stays theirs.
+	// A directory of another user may be shown; its files keep their owner.
 	foreign := sandbox.Spec{Require: tier, Volumes: []sandbox.Volume{{Source: "/root", Target: "/data", Writable: true}}}
 	if res := plainRun(t, m, foreign, "/bin/sh", "-c", "ls /data || touch /data/x"); res.Success() {
 		t.Errorf("root's home: %q", res.Stdout.Bytes())
 	}
-	if _, err := m.Create(context.Background(), sandbox.Spec{Require: tier, Volumes: []sandbox.Volume{{Source: "/nowhere", Target: "/data"}}}); !errors.Is(err, sandbox.ErrInvalid) {
+	if _, err := m.Create(context.Background(), sandbox.Spec{Require: tier,
+		Volumes: []sandbox.Volume{{Source: "/nowhere", Target: "/data"}}}); !errors.Is(err, sandbox.ErrInvalid) {
 		t.Errorf("a volume that is not there: %v", err)
 	}
 	_, err := m.Create(context.Background(), sandbox.Spec{})
@@ -186,7 +190,7 @@ func TestPlainRefusals(t *testing.T) {
 	}
 }
 
-// Limits that are kept by looking: kept all the same, and how far they are overshot is measured.
+// Polled limits are enforced as well, and the test measures the overshoot.
 func TestPlainPolled(t *testing.T) {
 	_, m, tier := plainManager(t)
 	if tier != sandbox.TierNamespace {
@@ -198,18 +202,24 @@ func TestPlainPolled(t *testing.T) {
 		t.Helper()
 		return plainRun(t, m, sandbox.Spec{Require: tier, Limits: limits}, "/usr/bin/python3", "-c", script)
 	}
-	// Each attacker stops by itself at 700 MiB: on a machine that does not hold it, it says so.
+	// Each attacker stops by itself at 700 MiB, and reports that on a machine that does not enforce the limit.
 	for name, script := range map[string]string{
 		"anonymous": `l = []` + "\n" + `for i in range(700): l.append(bytearray(1 << 20))`,
 		"at once":   `b = b"x" * (700 << 20)`,
-		// The kernel tells of a process's memory in its first thread's place, and that is empty when that thread has ended.
-		"leaderless": `import ctypes, os, threading, time` + "\n" + `def fill():` + "\n" + ` time.sleep(0.2); l = []` + "\n" + ` for i in range(700): l.append(bytearray(1 << 20))` + "\n" +
-			` print("breached", flush=True); os._exit(0)` + "\n" + `threading.Thread(target=fill).start()` + "\n" + `ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)`,
-		"shm":           `f = open("/dev/shm/x", "wb")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
-		"scratch":       `f = open("/workspace/x", "wb")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
-		"deleted file":  `import os` + "\n" + `f = open("/tmp/x", "wb"); os.unlink("/tmp/x")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
-		"many children": `import os, time` + "\n" + `for i in range(35):` + "\n" + ` if os.fork() == 0: b = b"x" * (20 << 20); time.sleep(30)` + "\n" + `time.sleep(30)`,
-		"orphans":       `import os, time` + "\n" + `for i in range(30):` + "\n" + ` if os.fork() == 0:` + "\n" + `  os.setsid()` + "\n" + `  if os.fork(): os._exit(0)` + "\n" + `  b = b"x" * (20 << 20); time.sleep(30)` + "\n" + ` os.wait()` + "\n" + `time.sleep(30)`,
+		// The kernel reports a process's memory in its first thread's entry, which is empty after the end of that
+		// thread.
+		"leaderless": `import ctypes, os, threading, time` + "\n" + `def fill():` + "\n" + ` time.sleep(0.2); l = []` + "\n" +
+			` for i in range(700): l.append(bytearray(1 << 20))` + "\n" +
+			` print("breached", flush=True); os._exit(0)` + "\n" + `threading.Thread(target=fill).start()` + "\n" +
+			`ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)`,
+		"shm":     `f = open("/dev/shm/x", "wb")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
+		"scratch": `f = open("/workspace/x", "wb")` + "\n" + `for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
+		"deleted file": `import os` + "\n" + `f = open("/tmp/x", "wb"); os.unlink("/tmp/x")` + "\n" +
+			`for i in range(700): f.write(bytes(1 << 20)); f.flush()`,
+		"many children": `import os, time` + "\n" + `for i in range(35):` + "\n" +
+			` if os.fork() == 0: b = b"x" * (20 << 20); time.sleep(30)` + "\n" + `time.sleep(30)`,
+		"orphans": `import os, time` + "\n" + `for i in range(30):` + "\n" + ` if os.fork() == 0:` + "\n" + `  os.setsid()` + "\n" +
+			`  if os.fork(): os._exit(0)` + "\n" + `  b = b"x" * (20 << 20); time.sleep(30)` + "\n" + ` os.wait()` + "\n" + `time.sleep(30)`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			res := py(t, script+"\nprint('breached')")
@@ -226,7 +236,8 @@ func TestPlainPolled(t *testing.T) {
 		})
 	}
 	t.Run("what is shared counts once", func(t *testing.T) {
-		res := py(t, "import os, time\nb = b'x' * (60 << 20)\nfor i in range(6):\n if os.fork() == 0: time.sleep(0.5); os._exit(0)\nfor i in range(6): os.wait()\nprint('ok')")
+		res := py(t, "import os, time\nb = b'x' * (60 << 20)\nfor i in range(6):\n if os.fork() == 0: time.sleep(0.5); "+
+			"os._exit(0)\nfor i in range(6): os.wait()\nprint('ok')")
 		if !res.Success() {
 			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
 		}
@@ -239,7 +250,7 @@ func TestPlainPolled(t *testing.T) {
 			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
 		}
 	})
-	t.Run("what nobody would see is refused", func(t *testing.T) {
+	t.Run("memory that no poll would see is refused", func(t *testing.T) {
 		res := py(t, `
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -262,7 +273,8 @@ class iovec(ctypes.Structure): _fields_ = [("base", ctypes.c_char_p), ("len", ct
 print(called(libc.vmsplice(w, ctypes.byref(iovec(b"x", 1)), ctypes.c_size_t(1), 0)))
 `)
 		const no = "Operation not permitted"
-		const want = no + "\n" + no + "\ndone\n" + no + " 1\n" + no + " done\nPermission denied done done\ndone\n" + no + " done " + no + "\n" + no + "\n"
+		const want = no + "\n" + no + "\ndone\n" + no + " 1\n" + no + " done\nPermission denied done done\ndone\n" + no + " done " + no +
+			"\n" + no + "\n"
 		if got := string(res.Stdout.Bytes()); got != want {
 			t.Errorf("%q %q", got, res.Stderr.Bytes())
 		}
@@ -277,10 +289,11 @@ try:
         n += 1
 except OSError as e: print(n, e.strerror)
 `)
-		// The init's runtime may take a thread more than it had when the limit was set, at the program's expense.
+		// The init's runtime may start one more thread after the limit is set, at the program's expense.
 		var children int
 		got := string(res.Stdout.Bytes())
-		if _, err := fmt.Sscanf(got, "%d Resource temporarily unavailable\n", &children); err != nil || children > 39 || children < 36 || res.Metrics.ProcessesPeak > 40 {
+		if _, err := fmt.Sscanf(got, "%d Resource temporarily unavailable\n", &children); err != nil || children > 39 || children < 36 ||
+			res.Metrics.ProcessesPeak > 40 {
 			t.Errorf("%q, peak %d", got, res.Metrics.ProcessesPeak)
 		}
 	})

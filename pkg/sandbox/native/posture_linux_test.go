@@ -18,15 +18,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// declared is what a sandboxed process is to find itself in. It is written by hand: a line that changes is a
-// decision, and never the result of a run copied over.
+// declared is the expected posture of a sandboxed process. It is written by hand: a changed line is a decision, and
+// never the copied result of a run.
 //
-// What differs for a plain user is declared in files of its own, section by section.
+// Files of their own declare the differences for an ordinary user, section by section.
 //
 //go:embed testdata/posture*.txt
 var declared embed.FS
 
-// declaration is a declared posture: the root's, with the sections of another laid over it.
+// declaration is a declared posture: the root's, with the sections of another one replacing its own.
 func declaration(t *testing.T, name string) []string {
 	t.Helper()
 	sections := func(file string) (names []string, lines map[string]string) {
@@ -58,9 +58,9 @@ func declaration(t *testing.T, name string) []string {
 	return strings.Split(all.String(), "\n")
 }
 
-// The whole posture of a sandboxed process is the declared one: what it may do, what it has, what it sees.
-// What only the machine decides (numbers of devices and mounts, which files /proc has) is left out or
-// translated; what comes from the supervisor unchanged is called inherited.
+// The whole posture of a sandboxed process is the declared one: its rights, its resources, its view. Values that only
+// the machine decides (numbers of devices and mounts, the files of /proc) are left out or translated; values that come
+// from the supervisor unchanged are called inherited.
 func TestPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	defer b.Close()
@@ -124,7 +124,7 @@ func checkPosture(t *testing.T, b *Backend, tier sandbox.Tier, want []string) {
 	}
 }
 
-// statusOf keeps what is a wall, or a hole in one.
+// statusOf keeps the lines that show a control, or a gap in one.
 func statusOf(text string) (lines []string) {
 	var self string
 	for l := range strings.Lines(text) {
@@ -158,10 +158,11 @@ func limitsOf(t *testing.T, text string) (lines []string) {
 	for i, l := range strings.Split(strings.TrimSpace(text), "\n")[1:] {
 		f := columns.Split(l, -1)
 		value := f[1] + " " + f[2]
-		if !slices.ContainsFunc(set, func(s string) bool { return strings.Contains(f[0], s) }) && strings.TrimSpace(l) == strings.TrimSpace(ours[i+1]) {
+		if !slices.ContainsFunc(set, func(s string) bool { return strings.Contains(f[0], s) }) &&
+			strings.TrimSpace(l) == strings.TrimSpace(ours[i+1]) {
 			value = "inherited"
 		}
-		// An init that has the program's id counts as well, with however many threads its runtime has.
+		// An init with the program's id counts as well, with all threads of its runtime.
 		var n, same int
 		if _, err := fmt.Sscan(value, &n, &same); err == nil && f[0] == "Max processes" && n == same && n > 100 && n < 116 {
 			value = "100 and the threads of the init"
@@ -171,7 +172,7 @@ func limitsOf(t *testing.T, text string) (lines []string) {
 	return lines
 }
 
-// idsOf translates the two ids of this sandbox, which lie side by side in the range nobody else uses.
+// idsOf translates the two ids of this sandbox, which are adjacent in the range that no other program uses.
 func idsOf(text string) (lines []string) {
 	var root int
 	for l := range strings.Lines(text) {
@@ -213,7 +214,7 @@ func namespacesOf(t *testing.T, text string) (lines []string) {
 	return lines
 }
 
-// descriptorsOf leaves out the one that ls itself has opened.
+// descriptorsOf leaves out the descriptor that ls itself has opened.
 func descriptorsOf(text string) (lines []string) {
 	for l := range strings.Lines(text) {
 		f := strings.Fields(l)
@@ -226,8 +227,8 @@ func descriptorsOf(text string) (lines []string) {
 	return lines
 }
 
-// mountsOf keeps where, how, and what kind; of the host's own file systems only that they are that. A
-// cover over a part of /proc that this kernel does not have can not be there.
+// mountsOf keeps place, options and type; file systems of the host are only marked as such. A mask over a part of /proc
+// that this kernel does not have can not exist.
 func mountsOf(text string) (lines []string) {
 	var covers []string
 	for l := range strings.Lines(text) {
@@ -261,7 +262,7 @@ func mountsOf(text string) (lines []string) {
 		lines = append(lines, fmt.Sprintf("%s %s %s %s", at, how, kind, strings.Trim(super, ",")))
 	}
 	for _, dir := range sandbox.HostDirs() {
-		if _, err := os.Stat(dir); err != nil && strings.HasPrefix(dir, "/etc/") { // a host without it can show none
+		if _, err := os.Stat(dir); err != nil && strings.HasPrefix(dir, "/etc/") { // a host without the file can not show it
 			lines = append(lines, dir+" ro,nosuid,nodev the host's")
 		}
 	}
@@ -294,7 +295,7 @@ func interfacesOf(text string) (names []string) {
 	return names
 }
 
-// cgroupFilesOf reads the limits where the kernel keeps them, by the names of cgroup v2.
+// cgroupFilesOf reads the limits from the kernel's files, by the names of cgroup v2.
 func cgroupFilesOf(t *testing.T, m *sandbox.Manager, id string) (lines []string) {
 	mark := fmt.Sprintf("60.%d%d", os.Getpid(), time.Now().UnixNano()) // seconds to sleep
 	done := make(chan error, 1)

@@ -9,8 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Probe says what this machine can enforce. It looks, and starts nothing; that a sandbox really
-// comes up is proven by creating one.
+// Probe reports the controls that this machine can enforce. It starts nothing; only Create proves that a sandbox works.
 func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clone() }
 
 func (b *Backend) probe() sandbox.Isolation {
@@ -25,7 +24,7 @@ func (b *Backend) probe() sandbox.Isolation {
 	return iso
 }
 
-// namespaces that a sandbox consists of, by the file that shows the kernel has them.
+// namespaces lists the namespaces of a sandbox, with the file that shows that the kernel has them.
 var namespaces = []struct {
 	file    string
 	control sandbox.Control
@@ -50,7 +49,7 @@ func (b *Backend) probeNamespaces(iso *sandbox.Isolation) {
 		return
 	}
 	if !b.host.Self.Privileged {
-		iso.Enforce(sandbox.ControlRoot) // the mount helper has mounted
+		iso.Enforce(sandbox.ControlRoot) // the mount helper has made a mount
 		if reason, remedy := b.host.Self.OneID(); reason != "" {
 			iso.Lack(sandbox.ControlUserNS, sandbox.Enforced, reason, remedy)
 		}
@@ -75,7 +74,7 @@ func (b *Backend) probeFilters(iso *sandbox.Isolation) {
 	b.host.ProbeLandlock(iso)
 }
 
-// obstacle says why sandboxes can not be made here at all, and what would change that; "" when they can.
+// obstacle returns the reason why sandboxes can not be made here at all, and the remedy; "" if they can.
 func (b *Backend) obstacle() (reason, remedy string) {
 	return b.host.Self.Obstacle(func() error {
 		b.mu.Lock()

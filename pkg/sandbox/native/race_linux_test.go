@@ -2,5 +2,5 @@
 
 package native
 
-// underRace: the race detector remembers every goroutine, and takes memory for it.
+// underRace: the race detector keeps memory for every goroutine.
 const underRace = true

@@ -29,7 +29,7 @@ func needNotifications(t *testing.T) {
 	}
 }
 
-// refusedCalls are the refused calls of a result, by what they were.
+// refusedCalls are the refused calls of a result, by name.
 func refusedCalls(res *sandbox.Result) map[string]sandbox.Violation {
 	calls := map[string]sandbox.Violation{}
 	for _, v := range res.Violations {
@@ -51,8 +51,8 @@ func outcomes(text []byte) map[string]string {
 	return list
 }
 
-// Each refused call is in the result once, by name, with its count, and was an event when it was first refused. What it
-// fails with is what it failed with when nobody counted.
+// Each refused call is in the result once, by name, with its count, and is an event when it is first refused. Its errno
+// is the same as without counting.
 func TestRefusedCallsAreNamed(t *testing.T) {
 	needNotifications(t)
 	want := map[string]string{
@@ -102,7 +102,7 @@ func TestRefusedCallsSaturate(t *testing.T) {
 		res := inProbed(t, sandbox.Spec{}, nil, "refuse", fmt.Sprint(n))
 		got := strings.TrimSpace(string(res.Stdout.Bytes()))
 		v := refusedCalls(res)["mount"]
-		// A call that the probe's own runtime interrupts, with a signal, is told of twice and counted once.
+		// A call that a signal of the probe program's own runtime interrupts is reported twice and counted once.
 		least, most := min(n, 60), min(n, 64)
 		told := fmt.Sprintf("map[EPERM:%d]", v.Count)
 		if silent := n - int(v.Count); silent > 0 {
@@ -122,7 +122,7 @@ func number(t *testing.T, s string) (n int) {
 	return n
 }
 
-// S10: millions of refused calls cost this process, which answers for the sandbox, no more than none do.
+// S10: millions of refused calls cost the supervisor no more CPU time than none do.
 func TestS10FloodOfRefusedCalls(t *testing.T) {
 	needNotifications(t)
 	// spent is the CPU time of this process from the moment the program was ready.
@@ -141,17 +141,18 @@ func TestS10FloodOfRefusedCalls(t *testing.T) {
 	}
 	const length = "2s"
 	control, _ := spent("flood", length, "allowed")
-	more := control/2 + 20*time.Millisecond // 64 answers, and what is noise
+	more := control/2 + 20*time.Millisecond // 64 answers, and noise
 	for _, kind := range []string{"refused", "pestered"} {
 		var cost time.Duration
 		var res *sandbox.Result
-		for range 3 { // a neighbour's work may be charged to us once; a flood's would be each time
+		for range 3 { // the work of another process may be charged to this one once; that of a flood would be each time
 			if cost, res = spent("flood", length, kind); cost < control+more {
 				break
 			}
 		}
 		calls := number(t, strings.TrimSpace(strings.TrimPrefix(string(res.Stdout.Bytes()), "ready\n")))
-		t.Logf("%d calls %s in %s: %v of our own time, %v when they are allowed; %v of the sandbox's", calls, kind, length, cost, control, res.Metrics.CPUTime.Duration())
+		t.Logf("%d calls %s in %s: %v of our own time, %v when they are allowed; %v of the sandbox's", calls, kind, length, cost, control,
+			res.Metrics.CPUTime.Duration())
 		if cost >= control+more {
 			t.Errorf("%d calls %s cost us %v, allowed ones %v", calls, kind, cost, control)
 		}
@@ -170,12 +171,13 @@ func ownCPU(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Nothing is reported of programs that do what programs do (S8).
+// Ordinary programs cause no reports (S8).
 func TestOrdinaryProgramsReportNothing(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
 	for _, argv := range [][]string{
-		{"/bin/sh", "-c", "f=$(mktemp); seq 100 | sort -r > $f; cp -a $f $f.2; (sleep 0.01 & wait); tar cf /tmp/a.tar -C /tmp . 2>/dev/null; ls -l /tmp; df / >/dev/null; ps ax || true; true"},
+		{"/bin/sh", "-c", "f=$(mktemp); seq 100 | sort -r > $f; cp -a $f $f.2; (sleep 0.01 & wait); tar cf /tmp/a.tar -C /tmp . " +
+			"2>/dev/null; ls -l /tmp; df / >/dev/null; ps ax || true; true"},
 		{"/usr/bin/python3", "-c", `
 import asyncio, concurrent.futures as cf, os, socket, subprocess, tempfile, threading
 try: socket.getaddrinfo('localhost', 80)
@@ -188,7 +190,8 @@ async def main():
 asyncio.run(main())
 with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 `},
-		{"/usr/bin/node", "-e", "require('fs').writeFileSync('/tmp/x', 'x'); require('child_process').execSync('true'); new (require('worker_threads').Worker)('1', {eval: true}); fetch; setTimeout(() => {}, 10)"},
+		{"/usr/bin/node", "-e", "require('fs').writeFileSync('/tmp/x', 'x'); require('child_process').execSync('true'); new " +
+			"(require('worker_threads').Worker)('1', {eval: true}); fetch; setTimeout(() => {}, 10)"},
 		{"/usr/bin/java", "-XshowSettings:vm", "-version"},
 		{"/usr/bin/perl", "-e", "use Socket; fork or exit; wait; system 'true'"},
 	} {
@@ -205,7 +208,8 @@ with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 			t.Fatal(err)
 		}
 		if !res.Success() || len(res.Violations) != 0 || len(res.Notes) != 0 {
-			t.Errorf("%s: %s, violations %+v, notes %q\n%s%s", argv[0], res.Verdict, res.Violations, res.Notes, res.Stdout.Bytes(), res.Stderr.Bytes())
+			t.Errorf("%s: %s, violations %+v, notes %q\n%s%s", argv[0], res.Verdict, res.Violations, res.Notes, res.Stdout.Bytes(),
+				res.Stderr.Bytes())
 		}
 		if err := m.Delete(context.Background(), id); err != nil {
 			t.Error(err)
@@ -213,7 +217,8 @@ with cf.ProcessPoolExecutor(2) as e: assert list(e.map(abs, [-1, -2])) == [1, 2]
 	}
 }
 
-// Descendants are counted with the program they come from, neighbours on their own, terminals make no difference.
+// Refused calls of descendants count for their program, those of other programs separately; a terminal makes no
+// difference.
 func TestRefusedCallsOfNeighbours(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
@@ -231,11 +236,13 @@ func TestRefusedCallsOfNeighbours(t *testing.T) {
 	}{
 		{script: "true", want: 0},
 		{script: "$P refuse 1; sleep 0.2", want: 1},
-		{script: "for i in 1 2 3 4 5; do ( ($P refuse 2; >/tmp/through$i) & ) ; done; while [ $(ls /tmp | grep -c through) -lt 5 ]; do sleep 0.05; done; setsid sh -c '$P refuse 1'", want: 11},
+		{script: "for i in 1 2 3 4 5; do ( ($P refuse 2; >/tmp/through$i) & ) ; done; while [ $(ls /tmp | grep -c through) -lt 5 ]; " +
+			"do sleep 0.05; done; setsid sh -c '$P refuse 1'", want: 11},
 		{script: "$P refuse 7", tty: &sandbox.TTY{Rows: 24, Cols: 80}, want: 7},
 	} {
 		wg.Go(func() {
-			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", c.script}, TTY: c.tty, Env: map[string]string{"P": at}}, sandbox.IO{})
+			res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"sh", "-c", c.script}, TTY: c.tty,
+				Env: map[string]string{"P": at}}, sandbox.IO{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -248,7 +255,7 @@ func TestRefusedCallsOfNeighbours(t *testing.T) {
 	wg.Wait()
 }
 
-// A program that is not executed had a listener; a program that is killed had one that was waited for.
+// A program whose exec fails had a listener; the init waited for the listener of a program that is killed.
 func TestListenersAreLetGo(t *testing.T) {
 	needNotifications(t)
 	_, m := managed(t, Options{})
@@ -314,7 +321,7 @@ func (f *otherFilter) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	return i, err
 }
 
-// Without a listener the same calls fail with the same errno, and the result says that nobody counted.
+// Without a listener the same calls fail with the same errno, and the result has a note that they were not counted.
 func TestRefusedCallsUncounted(t *testing.T) {
 	needNotifications(t)
 	plain, err := seccomp.Compile(seccomp.Policy{}, "")
@@ -322,21 +329,23 @@ func TestRefusedCallsUncounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _ := managed(t, Options{})
-	m := sandbox.NewManager(&otherFilter{b, plain}, sandbox.Options{}) // as if this kernel had none
+	m := sandbox.NewManager(&otherFilter{b, plain}, sandbox.Options{}) // like a kernel without listeners
 	defer m.Close()
 	probe := conformance.Probe(t)
 	id, err := m.Create(context.Background(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: filepath.Dir(probe), Target: "/probe"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/probe/" + filepath.Base(probe), "refuse", "100"}}, sandbox.IO{})
+	res, err := m.Run(context.Background(), id, sandbox.Process{Args: []string{"/probe/" + filepath.Base(probe), "refuse", "100"}},
+		sandbox.IO{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.TrimSpace(string(res.Stdout.Bytes())); got != "map[EPERM:100]" {
 		t.Errorf("said %s", got)
 	}
-	if len(res.Violations) != 0 || !slices.ContainsFunc(res.Notes, func(n string) bool { return strings.Contains(n, "refused system calls were not counted") }) {
+	if len(res.Violations) != 0 || !slices.ContainsFunc(res.Notes,
+		func(n string) bool { return strings.Contains(n, "refused system calls were not counted") }) {
 		t.Errorf("violations %+v, notes %q", res.Violations, res.Notes)
 	}
 	if res.Isolation.Tier != sandbox.TierContainer || res.Isolation.Controls[sandbox.ControlSeccomp] != sandbox.Declared {

@@ -10,13 +10,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// run starts a test of this very binary as a plain user.
+// run starts a test of this binary as an ordinary user.
 func run(t *testing.T, p conformance.Plain, test string, more ...string) {
 	t.Helper()
 	runBehind(t, p, "", test, more...)
 }
 
-// runBehind does so behind an obstacle.
+// runBehind does the same behind an obstacle.
 func runBehind(t *testing.T, p conformance.Plain, obstacle, test string, more ...string) {
 	t.Helper()
 	needRoot(t)
@@ -71,7 +71,9 @@ func plainBackend(t testing.TB) *Backend {
 func TestPlainConformance(t *testing.T) {
 	tier, _ := conformance.AsPlain(t)
 	has := []conformance.Expectation{
-		conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.PTY, conformance.DevTTY, conformance.Phases,
+		conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
+		conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.PTY,
+		conformance.DevTTY, conformance.Phases,
 		conformance.OpenFiles, conformance.CPUTime, conformance.Disk, conformance.Inodes, conformance.Files,
 	}
 	if tier == sandbox.TierContainer {

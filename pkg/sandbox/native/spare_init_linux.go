@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// cloneFlags are the namespaces an init is born into; the cgroup namespace is made by each
-// program's child, once it stands in its cgroup.
+// cloneFlags are the namespaces that an init starts in; the child of each program makes the cgroup namespace, after it
+// is in its cgroup.
 const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
 // cleanupTimeout bounds the removal of a cgroup that no sandbox has.
@@ -45,7 +45,7 @@ type initStarter struct {
 	inFlight sync.WaitGroup
 }
 
-// take returns the spare init, or one that is being started. It belongs to the caller's sandbox from then on.
+// take returns the spare init, or one that is being started. It then belongs to the caller's sandbox.
 func (n *initStarter) take(user sandbox.User, own bool) (*spareInit, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,7 +70,7 @@ func (n *initStarter) spareOwner() (owner int, ok bool) {
 	return n.spare.id.Owner, true
 }
 
-// failed says that the init could not be started. The reason may be gone by now: it is not the next sandbox's.
+// failed reports whether the init could not be started. The cause may be gone by now, so the next sandbox tries again.
 func (s *spareInit) failed() bool {
 	select {
 	case <-s.started:
@@ -93,7 +93,7 @@ func (n *initStarter) startLocked(user sandbox.User, own bool) (*spareInit, erro
 	return s, nil
 }
 
-// refill starts a spare init for the next sandbox. A lone sandbox does not pay for a second.
+// refill starts a spare init for the next sandbox. A process with one sandbox only does not pay for a second init.
 func (n *initStarter) refill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,23 +102,23 @@ func (n *initStarter) refill() {
 	}
 }
 
-// expect starts a spare init for a sandbox that is sure to come.
+// expect starts a spare init for a sandbox that is sure to follow.
 func (n *initStarter) expect() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.keepLocked()
-	runtime.Gosched() // that sandbox waits for nothing longer than for its init
+	runtime.Gosched() // the init is the longest wait of that sandbox
 }
 
 func (n *initStarter) keepLocked() {
 	if n.closed || n.spare != nil {
 		return
 	}
-	// On an error the next sandbox tries again, and its caller is told.
+	// On an error the next sandbox tries again, and its caller gets the error.
 	n.spare, _ = n.startLocked(sandbox.DefaultUser, false)
 }
 
-// close ends a spare init that no sandbox needed. Twice is fine.
+// close ends a spare init that no sandbox needed. It may be called twice.
 func (n *initStarter) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,17 +127,17 @@ func (n *initStarter) close() {
 	if s := n.spare; s != nil {
 		n.spare = nil
 		if s.init != nil {
-			_ = s.init.Abandon() // one that does not die is for the next collector
+			_ = s.init.Abandon() // an init that does not die is left to the next collector
 		}
 		n.discard(s)
 	}
 }
 
-// discard releases what a spare init had.
+// discard releases the resources of a spare init.
 func (n *initStarter) discard(s *spareInit) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()
-	_ = s.cgroup.Remove(ctx) // what is left goes with the registration
+	_ = s.cgroup.Remove(ctx) // the end of the registration removes the rest
 	n.supervisor.Release(s.id.Root)
 }
 
@@ -147,7 +147,7 @@ func startInit(id *rootless.Identity, phase *cgroup.PhaseGroup) (*spawn.Init, er
 	if err != nil {
 		return nil, failure("make cgroup of init", "cgroup", err)
 	}
-	defer leaf.Close() // nil is fine
+	defer leaf.Close() // Close of nil is allowed
 	init, err := spawn.Start(spawn.Options{
 		Namespaces: cloneFlags, UIDs: id.UIDs, GIDs: id.GIDs, Owner: id.Namespaces, KeepGroups: id.KeepGroups, Map: id.Mapper, Cgroup: leaf,
 	})

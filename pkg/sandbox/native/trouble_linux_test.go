@@ -23,11 +23,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// faultVariable makes the test binary a supervisor that something happens to: the fault's name and its arguments. A
-// process of its own, because the fault is done to the whole of it: its mount namespace, its descriptors, its cgroup.
+// faultVariable makes the test binary a supervisor that a fault happens to: the fault's name and its arguments. It is a
+// process of its own, because the fault affects all of it: its mount namespace, its descriptors, its cgroup.
 const faultVariable = "SANDBOXTEST_FAULT"
 
-// attempt is what became of one sandbox, as the supervisor in trouble tells it: a line of JSON.
+// attempt is the outcome of one sandbox, as the faulty supervisor reports it: a line of JSON.
 type attempt struct {
 	Fault   string // what was done, this time
 	Step    string // that failed; empty when none has
@@ -36,12 +36,12 @@ type attempt struct {
 	Output  string
 	Notes   []string
 	Gaps    []string // of the isolation that was achieved
-	Left    string   // what the attempt has left in this process
+	Left    string   // the leftovers of the attempt in this process
 	Claim   string   // nothing but the name under which the supervisor is registered: a line of its own
 }
 
-// troubles are the ways a supervisor can get into trouble, by name.
-var troubles = map[string]func(args []string) error{
+// faultsByName are the faults of a supervisor, by name.
+var faultsByName = map[string]func(args []string) error{
 	"read-only-cgroups": readOnlyCgroups,
 	"read-only-midway":  readOnlyMidway,
 	"full-runtime":      fullRuntime,
@@ -54,10 +54,10 @@ var troubles = map[string]func(args []string) error{
 	"collecting":        collecting,
 }
 
-// meet is the supervisor's life.
-func meet(fault string) int {
+// runFault is the main function of the faulty supervisor.
+func runFault(fault string) int {
 	args := strings.Fields(fault)
-	if err := troubles[args[0]](args[1:]); err != nil {
+	if err := faultsByName[args[0]](args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "setting up", fault+":", err)
 		return 3
 	}
@@ -69,7 +69,7 @@ func tell(a attempt) {
 	fmt.Println(string(line))
 }
 
-// try makes a sandbox, uses it and deletes it, however far it gets.
+// try makes a sandbox, uses it and deletes it, as far as the fault permits.
 func try(fault string, spec sandbox.Spec, script string) attempt {
 	return tryWith(Options{}, fault, spec, script)
 }
@@ -109,9 +109,9 @@ func tryWith(o Options, fault string, spec sandbox.Spec, script string) attempt 
 	return a
 }
 
-// inTrouble runs a supervisor in a fault and returns what it told, and how it ended. It must end by itself, unless the
-// kernel ends it, must not panic, and nothing of it may be left once its residue was collected.
-func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]attempt, *os.ProcessState) {
+// runWithFault runs a supervisor with a fault and returns its reports and its exit. The supervisor must end by itself,
+// unless the kernel ends it, must not panic, and leaves nothing after a collection.
+func runWithFault(t *testing.T, private bool, fault string, args ...string) ([]attempt, *os.ProcessState) {
 	t.Helper()
 	needRoot(t)
 	exe, err := os.Executable()
@@ -122,7 +122,7 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe)
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGQUIT) } // so that it says where it hangs
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGQUIT) } // prints the stacks of a supervisor that hangs
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Env = append(os.Environ(), faultVariable+"="+strings.Join(append([]string{fault}, args...), " "), "SANDBOXTEST_MARK="+mark, "GODEBUG=")
 	if os.Getenv(cacheVariable) == "" {
@@ -165,7 +165,7 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another collector may be at it at this moment.
+	// Another collector may remove the same leftovers at this moment.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := next.Collect(context.Background(), false); err != nil {
 			t.Error(err)
@@ -183,7 +183,7 @@ func inTrouble(t *testing.T, private bool, fault string, args ...string) ([]atte
 	return told, cmd.ProcessState
 }
 
-// running is a supervisor in a fault that goes on until it is stopped.
+// running is a supervisor with a fault that continues until it is stopped.
 type running struct {
 	cmd *exec.Cmd
 	out *bytes.Buffer
@@ -205,17 +205,17 @@ func startFault(t *testing.T, fault string) *running {
 	return r
 }
 
-// stop kills it and returns what it has said. Twice is fine.
+// stop kills the supervisor and returns its reports. It may be called twice.
 func (r *running) stop() string {
 	_ = r.cmd.Process.Kill()
 	_ = r.cmd.Wait()
 	return r.out.String()
 }
 
-// nextStep is how an error says what to do about it.
+// nextStep matches the remedy in an error.
 var nextStep = regexp.MustCompile(`(; |\n  )(try|fix): \S|; (free some|use a|raise|remount) `)
 
-// clear fails unless an attempt either went through or says what was wrong and what to do next.
+// isClear fails unless an attempt either succeeded or reports the cause and the next step.
 func isClear(t *testing.T, a attempt) {
 	t.Helper()
 	switch {
@@ -229,7 +229,7 @@ func isClear(t *testing.T, a attempt) {
 	}
 }
 
-// failures are those attempts that did not go through. Some must not have.
+// failures are the attempts that failed; at least one must.
 func failures(t *testing.T, told []attempt) (failed []attempt) {
 	t.Helper()
 	seen := map[string]bool{}

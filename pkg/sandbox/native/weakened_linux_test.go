@@ -26,8 +26,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// weakness is something that a backend does not do, and the attacks that must notice. Walls that are taken down in the product itself are
-// in package weaken.
+// weakness is a step that a backend omits, and the attacks that must detect it. Controls that are removed in the product
+// itself are in package weaken.
 type weakness struct {
 	name string
 	ids  []string
@@ -40,7 +40,8 @@ type weakness struct {
 func weaknesses() []weakness {
 	return []weakness{
 		{name: "no process limit", ids: []string{"R1"}, weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Processes = 1000 } }},
-		{name: "no memory limit", ids: []string{"R4", "R9"}, weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Memory = sandbox.GiB } }},
+		{name: "no memory limit", ids: []string{"R4", "R9"},
+			weak: func(b *weakBackend) { b.limits = func(l *sandbox.Limits) { l.Memory = sandbox.GiB } }},
 		{name: "no disk limit", ids: []string{"F9", "F15"}, weak: func(b *weakBackend) {
 			b.spec = func(s *sandbox.Spec) { s.Limits.Disk, s.Limits.Inodes = 512*sandbox.MiB, 1<<16 }
 		}},
@@ -48,7 +49,8 @@ func weaknesses() []weakness {
 		{name: "no share of processors", ids: []string{"R5"}, busy: true, weak: func(b *weakBackend) {
 			b.limits = func(l *sandbox.Limits) { l.CPUs = max(l.CPUs, 1) }
 		}},
-		{name: "roots that are not looked at", ids: []string{"F3"}, weak: func(b *weakBackend) { b.spec = func(s *sandbox.Spec) { s.Root.Dir = "" } }},
+		{name: "roots that are not looked at", ids: []string{"F3"},
+			weak: func(b *weakBackend) { b.spec = func(s *sandbox.Spec) { s.Root.Dir = "" } }},
 		{name: "links that are followed", ids: []string{"F6", "F7", "F10"}, weak: func(b *weakBackend) {
 			b.spec = func(s *sandbox.Spec) {
 				for i, v := range s.Volumes {
@@ -75,7 +77,10 @@ func weaknesses() []weakness {
 		}, all: true},
 		{name: "slow clean-up", ids: []string{"F14"}, weak: func(b *weakBackend) { b.linger = 10500 * time.Millisecond }, all: true},
 		{name: "slow ends", ids: []string{"R7", "R8"}, weak: func(b *weakBackend) { b.finish = 5500 * time.Millisecond }, all: true},
-		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T, o *attack.Options) { o.Escape = func(s string) string { return s } }},
+		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T,
+			o *attack.Options) {
+			o.Escape = func(s string) string { return s }
+		}},
 		{name: "a supervisor that leaves something", ids: []string{"W6"}, also: func(_ *testing.T, o *attack.Options) {
 			victim := o.Victim
 			o.Victim = func(mark string) *exec.Cmd {
@@ -86,7 +91,7 @@ func weaknesses() []weakness {
 	}
 }
 
-// ownGroup makes this process the only one in its group, and deaf to what is about to be sent to it.
+// ownGroup makes this process the only one in its group, and makes it ignore the signal that the test sends.
 func ownGroup(t *testing.T, _ *attack.Options) {
 	old := unix.Getpgrp()
 	if err := unix.Setpgid(0, 0); err != nil {
@@ -100,7 +105,7 @@ func ownGroup(t *testing.T, _ *attack.Options) {
 	})
 }
 
-// A suite that can not fail proves nothing: each wall is taken down in turn, and the attacks that it keeps off succeed.
+// A suite that can not fail proves nothing: each control is removed in turn, and the attacks that it stops succeed.
 func TestAttackWeakened(t *testing.T) {
 	needRoot(t)
 	for _, w := range weaknesses() {
@@ -119,7 +124,7 @@ func TestAttackWeakened(t *testing.T) {
 				w.also(t, &o)
 			}
 			r := carryOut(t, o)
-			for n := 0; w.busy && r.OK && n < 20; n++ { // a machine that is busy gave it no more than the limit
+			for n := 0; w.busy && r.OK && n < 20; n++ { // on a busy machine the program got no more than the limit
 				r = carryOut(t, o)
 			}
 			if r.OK || r.Grade != attack.GradeF {
@@ -136,7 +141,7 @@ func TestAttackWeakened(t *testing.T) {
 	}
 }
 
-// A suite that is cut short leaves nothing, and judges nothing that it has not seen to its end.
+// A cancelled suite leaves nothing, and gives no verdict on a case that did not finish.
 func TestAttackCancelled(t *testing.T) {
 	needRoot(t)
 	b, _ := managed(t, Options{})
@@ -157,16 +162,16 @@ func TestAttackCancelled(t *testing.T) {
 	}
 }
 
-// weakBackend is a backend with something missing.
+// weakBackend is a backend with a missing control.
 type weakBackend struct {
 	sandbox.Backend
 	spec      func(*sandbox.Spec)
 	limits    func(*sandbox.Limits)
 	blind     bool // samples show nothing
-	busy      bool // uses a processor of the host while something runs
+	busy      bool // uses a processor of the host while a program runs
 	patient   bool // kills much later
 	slow      bool // makes one sandbox wait for another
-	everybody bool // signals more than it should
+	everybody bool // signals more processes than it should
 	careless  bool // follows links when it carries files
 	waits     bool // for the other end of a pipe
 	linger    time.Duration
@@ -188,7 +193,7 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	}
 	if b.slow && b.running.Load() > 0 {
 		b.crowded.Store(true)
-		time.Sleep(min(700*time.Millisecond+5*time.Duration(b.alone.Load()), 2500*time.Millisecond)) // slow on a machine that is slow itself, too
+		time.Sleep(min(700*time.Millisecond+5*time.Duration(b.alone.Load()), 2500*time.Millisecond)) // scaled to the speed of the machine
 	}
 	began := time.Now()
 	i, err := b.Backend.Create(ctx, &weaker)
@@ -206,8 +211,8 @@ type weakInstance struct {
 
 var _ sandbox.Filer = (*weakInstance)(nil)
 
-// carelessly is a path of the scratch as somebody would use it who thinks no ill.
-func (i *weakInstance) carelessly(p string) string {
+// resolveCarelessly resolves a path of the scratch without protection against links.
+func (i *weakInstance) resolveCarelessly(p string) string {
 	rest, _ := files.Beneath(p)
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(i.Scratch.File().Fd())), rest)
 }
@@ -217,7 +222,7 @@ func (i *weakInstance) Put(ctx context.Context, list []sandbox.File) error {
 		return i.instance.Put(ctx, list)
 	}
 	for _, f := range list {
-		p := i.carelessly(f.Path)
+		p := i.resolveCarelessly(f.Path)
 		if st, err := os.Stat(p); err == nil && !st.Mode().IsRegular() {
 			continue // it would wait for the other end of a pipe
 		}
@@ -229,7 +234,8 @@ func (i *weakInstance) Put(ctx context.Context, list []sandbox.File) error {
 	return nil
 }
 
-func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	if i.b.waits && slices.Contains(s.Patterns, "/workspace/fifo") {
 		<-ctx.Done()
 	}
@@ -237,9 +243,9 @@ func (i *weakInstance) Take(ctx context.Context, s sandbox.Selection, each func(
 		return i.instance.Take(ctx, s, each)
 	}
 	for _, pattern := range s.Patterns {
-		matches, _ := filepath.Glob(i.carelessly(pattern))
+		matches, _ := filepath.Glob(i.resolveCarelessly(pattern))
 		if pattern == sandbox.WorkspaceDir {
-			matches, _ = filepath.Glob(i.carelessly(pattern) + "/*")
+			matches, _ = filepath.Glob(i.resolveCarelessly(pattern) + "/*")
 		}
 		for _, p := range matches {
 			if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {
@@ -269,7 +275,7 @@ func (i *weakInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 	i.b.running.Add(1)
 	w := &weakTask{Task: t, b: i.b}
 	if i.b.busy && slices.Contains(p.Args, "flood") {
-		// As much as on an idle machine, however little of a busy one it is given.
+		// The program gets as much CPU time as on an idle machine.
 		used := func() time.Duration {
 			var u unix.Rusage
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &u)

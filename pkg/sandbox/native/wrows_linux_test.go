@@ -19,7 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// mustFork runs a program as a fork and returns what it printed.
+// mustFork runs a program as a fork and returns its output.
 func mustFork(t *testing.T, b *Backend, z sandbox.Zygote, program string, args ...string) string {
 	t.Helper()
 	got, err := runIn(t, b, z, warmSpec(), warmProcess(args...), program, "")
@@ -29,8 +29,8 @@ func mustFork(t *testing.T, b *Backend, z sandbox.Zygote, program string, args .
 	return got.Stdout
 }
 
-// searchMemory prints how often a text is in the memory of the process that looks. The text comes in two halves, so that looking for
-// it does not put it there.
+// searchMemory prints how often a text is in the memory of its own process. The text comes in two halves, so that the
+// search does not put it there.
 const searchMemory = `
 import os, sys
 halves = sys.argv[1], sys.argv[2]
@@ -58,7 +58,7 @@ def search():
     return found
 `
 
-// Nothing of an earlier fork is anywhere in a later one, nor anything of the server (W1, A1).
+// A later fork has nothing of an earlier one, nor of the server (W1, A1).
 func TestForkFindsNothing(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -95,8 +95,8 @@ print(hasattr(builtins, "left"), [k for k in os.environ if "LEFT" in k or "SECRE
 	}
 }
 
-// Two forks of one zygote have no random number in common (W2). The secret of hashes and the addresses are a zygote's own, and another
-// one's are others (W7).
+// Two forks of one zygote have no random number in common (W2). The secret of hashes and the addresses belong to one
+// zygote, and differ in another (W7).
 func TestForkRandom(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -125,7 +125,7 @@ for f in (random.random, random.SystemRandom().random, uuid.uuid4, uuid.uuid1, l
 	}
 }
 
-// Nor have two forks with numpy loaded (W2).
+// Two forks with numpy loaded have none in common either (W2).
 func TestForkRandomData(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -152,14 +152,15 @@ print(pd.Series(range(1000)).sample(3).tolist())
 			t.Errorf("%q in two forks", one[n])
 		}
 	}
-	// With modules loaded that may have looked at any variable, none may be another.
+	// With modules loaded that may have read any variable, no variable may differ.
 	p.Env["ANYTHING"] = "1"
 	if _, err := runIn(t, b, z, warmSpec(), p, "", ""); !errors.Is(err, sandbox.ErrState) {
 		t.Errorf("another variable: %v", err)
 	}
 }
 
-// What a fork uses is its sandbox's to pay for: what it allocates, and what it changes of what it was born with (W4).
+// The sandbox of a fork is charged for the memory that the fork allocates, and for the inherited pages that it changes
+// (W4).
 func TestForkPays(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -168,7 +169,8 @@ func TestForkPays(t *testing.T) {
 	ctx := context.Background()
 	run := func(program string) *sandbox.Result {
 		t.Helper()
-		id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Memory: 256 * sandbox.MiB, CPUTime: 20 * time.Second, Wall: 5 * time.Minute}})
+		id, err := m.Create(ctx, sandbox.Spec{Limits: sandbox.Limits{Memory: 256 * sandbox.MiB, CPUTime: 20 * time.Second,
+			Wall: 5 * time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +205,7 @@ func zygotePID(t *testing.T, z sandbox.Zygote) int {
 	return z.(*zygote).z.PID()
 }
 
-// A zygote that is stuck has one caller wait, and is gone for those that come after (W5).
+// One caller waits for a zygote that hangs; for later callers it is gone (W5).
 func TestForkStuck(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -222,7 +224,8 @@ func TestForkStuck(t *testing.T) {
 	}
 }
 
-// A zygote that was killed, or hangs, says so; what it was asked for starts cold in the same sandbox, and what it has forked goes on (W5).
+// A zygote that is killed, or hangs, returns an error; its request starts cold in the same sandbox, and its existing
+// forks continue (W5).
 func TestForkWithoutZygote(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -235,7 +238,8 @@ func TestForkWithoutZygote(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer in.Destroy(ctx)
-			const program = "import os, sys\nprint(os.readlink('/proc/self/exe'), flush=True)\nsys.stdin.readline()\nprint(os.readlink('/proc/self/exe'))\nsys.exit(5)\n"
+			const program = "import os, sys\nprint(os.readlink('/proc/self/exe'), " +
+				"flush=True)\nsys.stdin.readline()\nprint(os.readlink('/proc/self/exe'))\nsys.exit(5)\n"
 			if err := in.(sandbox.Filer).Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Data: []byte(program)}}); err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +265,7 @@ func TestForkWithoutZygote(t *testing.T) {
 			case "stopped":
 				_ = unix.Kill(zygotePID(t, z), unix.SIGSTOP)
 			}
-			// Another one in its own phase, and its own sandbox.
+			// Another program in its own phase, and in its own sandbox.
 			other, err := b.Create(ctx, warmSpec())
 			if err != nil {
 				t.Fatal(err)
@@ -284,7 +288,7 @@ func TestForkWithoutZygote(t *testing.T) {
 			if got := follow(ctx, t, task, ""); got != (outcome{Stdout: "cold\n"}) {
 				t.Errorf("%+v", got)
 			}
-			if how == "stopped" { // what it was asked for is not done later
+			if how == "stopped" { // the zygote does not serve the old request later
 				_ = unix.Kill(zygotePID(t, z), unix.SIGCONT)
 				if got := mustFork(t, b, z, "print(1)"); got != "1\n" {
 					t.Errorf("%q", got)
@@ -299,7 +303,7 @@ func TestForkWithoutZygote(t *testing.T) {
 	}
 }
 
-// What a fork can not be is refused before anything has run, and starts cold.
+// A process that can not be a fork is refused before anything runs, and starts cold.
 func TestForkUnsuited(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -339,13 +343,14 @@ func TestForkUnsuited(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A phase in which something runs already.
+	// A phase in which a process runs already.
 	in, err := b.Create(ctx, warmSpec())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer in.Destroy(ctx)
-	first, err := in.Start(ctx, &sandbox.Process{Phase: "run", Args: []string{"cat"}, Workdir: "/tmp", Env: map[string]string{"PATH": "/bin"}, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
+	first, err := in.Start(ctx, &sandbox.Process{Phase: "run", Args: []string{"cat"}, Workdir: "/tmp",
+		Env: map[string]string{"PATH": "/bin"}, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +373,8 @@ func TestForkUnsuited(t *testing.T) {
 	}
 	defer own.Destroy(ctx)
 	version := strings.TrimSpace(mustFork(t, b, z, "import sys; print('%d.%d' % sys.version_info[:2])"))
-	put(own, sandbox.File{Path: sandbox.HomeDir + "/.local/lib/python" + version + "/site-packages/usercustomize.py", Data: []byte("print('own')")},
+	put(own, sandbox.File{Path: sandbox.HomeDir + "/.local/lib/python" + version + "/site-packages/usercustomize.py",
+		Data: []byte("print('own')")},
 		sandbox.File{Path: "/workspace/main.py", Data: []byte("print('main')")})
 	if _, err := z.Start(ctx, own, warmProcess()); !errors.Is(err, sandbox.ErrState) {
 		t.Errorf("packages of their own: %v", err)
@@ -394,8 +400,8 @@ func TestForkUnsuited(t *testing.T) {
 	}
 }
 
-// An interpreter that somebody else than root may change is executed nowhere but in a sandbox; one that does not wait, or prints, is
-// no zygote, and nothing of it is left.
+// An interpreter that a user other than root may change is executed only in a sandbox; an interpreter that does not
+// wait, or prints, becomes no zygote, and nothing of it is left.
 func TestForkBadInterpreter(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -408,7 +414,8 @@ func TestForkBadInterpreter(t *testing.T) {
 		t.Helper()
 		file := dir + "/interpreter"
 		_ = os.Remove(file)
-		if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(file, []byte(script), mode), os.Chmod(file, mode), os.Chown(file, owner, 0)); err != nil {
+		if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(file, []byte(script), mode), os.Chmod(file, mode),
+			os.Chown(file, owner, 0)); err != nil {
 			t.Fatal(err)
 		}
 		spec, p := warmSpec(), warmProcess()
@@ -432,7 +439,7 @@ func TestForkBadInterpreter(t *testing.T) {
 		owner  int
 		says   string
 	}{
-		"somebody's":            {python, 0o755, 1000, "may change it"},
+		"another user's":        {python, 0o755, 1000, "may change it"},
 		"everybody's":           {python, 0o777, 0, "may change it"},
 		"a group's":             {python, 0o775, 0, "may change it"},
 		"ends":                  {"#!/bin/sh\necho oh dear >&2\n", 0o755, 0, "oh dear"},
@@ -440,7 +447,8 @@ func TestForkBadInterpreter(t *testing.T) {
 		"does not wait for us":  {"#!/bin/sh\nsleep 300\n", 0o755, 0, "deadline"},
 		"can not be executed":   {"#!/no/such/shell\n", 0o755, 0, "execute"},
 		"is not to be executed": {python, 0o644, 0, "execute"},
-		"says something else":   {"#!/bin/sh\n[ $SANDBOX_RUN_PATHS ] && exec " + pythonPath + " \"$@\"\nexec " + pythonPath + " -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
+		"says something else": {"#!/bin/sh\n[ $SANDBOX_RUN_PATHS ] && exec " + pythonPath + " \"$@\"\nexec " + pythonPath +
+			" -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
 	} {
 		if err := prepare(c.script, c.mode, c.owner); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
@@ -448,7 +456,8 @@ func TestForkBadInterpreter(t *testing.T) {
 	}
 }
 
-// An interpreter that imports from where another user may write is executed nowhere but in a sandbox: modules, .pth files and what those add.
+// An interpreter that imports from where another user may write is executed only in a sandbox: modules, .pth files and
+// the paths that those add.
 func TestForkUntrustedImports(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -461,11 +470,14 @@ func TestForkUntrustedImports(t *testing.T) {
 		{name: "root's"},
 		{name: "a directory that another user owns", change: "chown 4242 $site/pkg", path: "/site-packages/pkg", mode: "0755", owner: 4242},
 		{name: "a directory that a group may write to", change: "chmod 775 $site", path: "/site-packages", mode: "0775"},
-		{name: "a module that everybody may write to", change: "chmod 666 $site/pkg/__init__.py", path: "/site-packages/pkg/__init__.py", mode: "0666"},
-		{name: "a .pth file that another user owns", change: "chown 4242 $site/more.pth", path: "/site-packages/more.pth", mode: "0644", owner: 4242},
+		{name: "a module that everybody may write to", change: "chmod 666 $site/pkg/__init__.py", path: "/site-packages/pkg/__init__.py",
+			mode: "0666"},
+		{name: "a .pth file that another user owns", change: "chown 4242 $site/more.pth", path: "/site-packages/more.pth", mode: "0644",
+			owner: 4242},
 		{name: "a directory that a .pth file adds", change: "chown 4242 $home/more", path: "/more", mode: "0755", owner: 4242},
 		{name: "a directory on the way", change: "chmod 777 $home/lib", path: "/lib", mode: "0777"},
-		{name: "a .pth file that names others in its place", change: `printf '%s\n' "$lie" > $site/lie.pth; chown 4242 $site/lie.pth`, path: "/site-packages/lie.pth",
+		{name: "a .pth file that names others in its place", change: `printf '%s\n' "$lie" > $site/lie.pth; chown 4242 $site/lie.pth`,
+			path: "/site-packages/lie.pth",
 			mode: "0644", owner: 4242},
 		{name: "a module that a .pth file imports, and that names others", change: `echo import lie > $site/next.pth; printf '%s\n' "$lie" > $home/more/lie.py
 			chown 4242 $home/more/lie.py`, path: "/more/lie.py", mode: "0644", owner: 4242},
@@ -496,20 +508,21 @@ func TestForkUntrustedImports(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		case step.path != "" && !errors.As(err, &untrusted):
 			t.Errorf("%s: %v", step.name, err)
-		case step.path != "" && (!strings.HasSuffix(untrusted.Path, step.path) || untrusted.UID != uint32(step.owner) || fmt.Sprintf("%04o", untrusted.Mode) != step.mode):
+		case step.path != "" && (!strings.HasSuffix(untrusted.Path, step.path) || untrusted.UID != uint32(step.owner) ||
+			fmt.Sprintf("%04o", untrusted.Mode) != step.mode):
 			t.Errorf("%s: %+v", step.name, untrusted)
 		}
 		if err == nil {
 			_ = z.Close()
 		}
-		// A cold start takes what is there.
+		// A cold start uses them.
 		if got, err := runIn(t, b, nil, spec, p, "import pkg; print('cold')", ""); err != nil || got.Stdout != "cold\n" {
 			t.Errorf("%s: %+v, %v", step.name, got, err)
 		}
 	}
 }
 
-// The zygote itself: no more rights, files or relations than it needs.
+// The zygote itself has no more rights, files or relations than it needs.
 func TestZygotePosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -524,7 +537,8 @@ func TestZygotePosture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"CapEff:\t0000000000200000", "CapPrm:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1", "Seccomp:\t2", "Seccomp_filters:\t1", "Threads:\t1", "Groups:\t \n"} {
+	for _, want := range []string{"CapEff:\t0000000000200000", "CapPrm:\t0000000000200000", "CapBnd:\t0000000000200000", "NoNewPrivs:\t1",
+		"Seccomp:\t2", "Seccomp_filters:\t1", "Threads:\t1", "Groups:\t \n"} {
 		if !strings.Contains(string(status), want) {
 			t.Errorf("%s is not in %s", want, status)
 		}
@@ -538,7 +552,7 @@ func TestZygotePosture(t *testing.T) {
 			t.Errorf("%s %s is ours (%v)", ns, its, err)
 		}
 	}
-	for _, ns := range []string{"pid", "pid_for_children"} { // what it joined last is let go of
+	for _, ns := range []string{"pid", "pid_for_children"} { // the zygote has left the namespace that it joined last
 		own, _ := os.Readlink("/proc/self/ns/" + ns)
 		if its, _ := os.Readlink(proc + "/ns/" + ns); its != own {
 			t.Errorf("%s %s", ns, its)
@@ -554,8 +568,8 @@ func TestZygotePosture(t *testing.T) {
 	}
 }
 
-// What CAP_SYS_ADMIN is good for besides joining namespaces is refused to a zygote. Its driver makes the calls here and prints what came of them,
-// which is then the reason why there is no zygote.
+// A zygote is refused the uses of CAP_SYS_ADMIN other than joining namespaces. Its driver makes the calls here and
+// prints their results, which are then the reason why there is no zygote.
 func TestZygoteFilter(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -592,8 +606,8 @@ call("getppid")
 	}
 }
 
-// What a fork could reach that a cold start could not: the interpreter's file, which is of another mount, and whoever was there when
-// it was forked. Each attempt has one beside it that succeeds.
+// A fork could reach two things that a cold start could not: the interpreter's file, which is on another mount, and the
+// processes that existed when it was forked. Each attempt has one beside it that succeeds.
 func TestForkReaches(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })

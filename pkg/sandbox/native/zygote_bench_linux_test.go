@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// BenchmarkFork compares a sandbox made, a program run in it and the sandbox gone, cold and forked in turns, with the bare interpreter:
+// BenchmarkFork compares the life of a sandbox with one program, cold and forked in turns, with the bare interpreter:
 //
 //	go test -run '^$' -bench BenchmarkFork -benchtime 50x ./pkg/sandbox/native
 func BenchmarkFork(b *testing.B) {
@@ -28,7 +28,7 @@ func BenchmarkFork(b *testing.B) {
 	}
 	one(nil)
 	one(z)
-	usage := func() (wall, cpu time.Duration) { // ours, the zygote's, and that of all that was waited for
+	usage := func() (wall, cpu time.Duration) { // of this process, the zygote, and all reaped children
 		var self, children unix.Rusage
 		_ = unix.Getrusage(unix.RUSAGE_SELF, &self)
 		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &children)
@@ -43,7 +43,8 @@ func BenchmarkFork(b *testing.B) {
 		name      string
 		run       func()
 		wall, cpu time.Duration
-	}{{name: "cold", run: func() { one(nil) }}, {name: "fork", run: func() { one(z) }}, {name: "bare", run: func() { runBare(ctx, b, program) }}}
+	}{{name: "cold", run: func() { one(nil) }}, {name: "fork", run: func() { one(z) }},
+		{name: "bare", run: func() { runBare(ctx, b, program) }}}
 	for b.Loop() {
 		for i := range ways {
 			w := &ways[i]
@@ -61,7 +62,7 @@ func BenchmarkFork(b *testing.B) {
 	b.ReportMetric(float64(ways[1].wall)/float64(ways[2].wall), "fork/bare")
 }
 
-// runBare runs the program with the very interpreter and variables, and no sandbox.
+// runBare runs the program with the same interpreter and variables, without a sandbox.
 func runBare(ctx context.Context, b *testing.B, program string) {
 	b.Helper()
 	file := b.TempDir() + "/main.py"

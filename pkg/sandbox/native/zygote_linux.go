@@ -33,27 +33,27 @@ var (
 	_ sandbox.Fork   = (*fork)(nil)
 )
 
-// zygote is a warm interpreter for sandboxes that are made for a spec like its own. What it was started with, it has for life:
-// its variables, as far as an interpreter looks at them when it starts, the secret of its hashes, where its memory lies. Who
-// wants others closes it and prepares another.
+// zygote is an interpreter for sandboxes of a spec like its own. It keeps the state of its start: the variables that an
+// interpreter reads when it starts, the secret of its hashes, its memory layout. A caller that wants others closes it
+// and prepares another.
 type zygote struct {
 	b     *Backend
 	spec  *sandbox.Spec
 	args  []string          // interpreter and program
 	env   map[string]string // of a program like its own
-	exact bool              // it has modules loaded that may have looked at any variable
+	exact bool              // its modules may have read any variable
 	z     *zygotes.Zygote
 	group *cgroup.Group // or nil
 	id    int
 	once  sync.Once
 }
 
-// unsuited is a process that a zygote can not serve; the caller starts it cold.
+// unsuited is the error of a process that a zygote can not serve; the caller starts it cold.
 func unsuited(format string, args ...any) error {
 	return &sandbox.Error{Backend: Name, Op: "fork", Kind: sandbox.ErrState, Err: fmt.Errorf(format, args...), Hint: "start it cold"}
 }
 
-// Forks says whether there can be a zygote for processes like p.
+// Forks reports whether there can be a zygote for processes like p.
 func (b *Backend) Forks(spec *sandbox.Spec, p *sandbox.Process) error {
 	unsupported := func(why string) error {
 		return &sandbox.Error{Backend: Name, Op: "prepare", Kind: sandbox.ErrUnsupported, Err: errors.New(why), Hint: "start it cold"}
@@ -73,7 +73,7 @@ func (b *Backend) Forks(spec *sandbox.Spec, p *sandbox.Process) error {
 	return suits(spec, p)
 }
 
-// Prepare starts an interpreter. The caller closes it, at the latest before the backend.
+// Prepare starts an interpreter. The caller closes it before the backend.
 func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Process) (sandbox.Zygote, error) {
 	if err := b.Forks(spec, p); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 	z := &zygote{b: b, spec: spec, args: slices.Clone(p.Args[:2]), env: maps.Clone(p.Env), exact: len(p.Warm.Preload) > 0}
 	var join []*os.File
 	if b.host.Counts.Any {
-		// So that whoever collects what a dead supervisor left finds it.
+		// The collector of a dead supervisor's leftovers finds it by this record.
 		z.group = s.NewGroup()
 		if err = z.group.Make(cgroup.Limits{}); err != nil {
 			return nil, failure("make cgroup", "cgroup", err)
@@ -110,7 +110,8 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 		maps.Copy(started.Env, p.Warm.Env)
 		started.Env[zygotes.ForkVariable] = "1"
 		o := zygotes.Options{
-			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user, Cgroups: join, Filter: filter,
+			Root: root, Files: p.Warm.Files, Args: z.args, Env: started.Environ(), Dir: sandbox.WorkspaceDir, Hostname: spec.Hostname, UID: user,
+			Cgroups: join, Filter: filter,
 		}
 		for _, m := range spec.Root.Add {
 			o.Sources = append(o.Sources, m.Source)
@@ -119,7 +120,7 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 			o.Scratch = append(o.Scratch, part.At)
 		}
 		for _, l := range box.Within(box.Rlimits(p.Limits, 0)) {
-			if l.Resource == unix.RLIMIT_STACK { // of what an exec looks at, the one that programs have another of than we may
+			if l.Resource == unix.RLIMIT_STACK { // the only limit that exec reads and in which programs differ from the supervisor
 				o.Rlimits = append(o.Rlimits, l)
 			}
 		}
@@ -141,7 +142,7 @@ func (b *Backend) Prepare(ctx context.Context, spec *sandbox.Spec, p *sandbox.Pr
 // Done is closed when the zygote has ended.
 func (z *zygote) Done() <-chan struct{} { return z.z.Done() }
 
-// Close ends the zygote. Forks that run go on. Twice is fine.
+// Close ends the zygote. Running forks continue. Close may be called twice.
 func (z *zygote) Close() (err error) {
 	z.once.Do(func() {
 		z.z.Close()
@@ -150,7 +151,7 @@ func (z *zygote) Close() (err error) {
 	return err
 }
 
-// release gives back what the zygote had of the machine.
+// release returns the zygote's ids and cgroup.
 func (z *zygote) release() (err error) {
 	if z.group != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
@@ -165,21 +166,22 @@ func (z *zygote) release() (err error) {
 	return err
 }
 
-// startVariables are those that an interpreter, its C library or its loader looks at when it starts: a fork has what the zygote
-// was given. Names that end in * are beginnings.
+// startVariables are those that an interpreter, its C library or its loader reads when it starts: a fork has the
+// zygote's values. Names that end in * are prefixes.
 var startVariables = []string{
-	"PYTHON*", "LD_*", "LC_*", "LANG", "LANGUAGE", "LOCPATH", "NLSPATH", "GCONV_PATH", "MALLOC_*", "GLIBC_TUNABLES", "TZ", "TZDIR", "HOME", "VIRTUAL_ENV",
+	"PYTHON*", "LD_*", "LC_*", "LANG", "LANGUAGE", "LOCPATH", "NLSPATH", "GCONV_PATH", "MALLOC_*", "GLIBC_TUNABLES", "TZ", "TZDIR", "HOME",
+	"VIRTUAL_ENV",
 	"__PYVENV_LAUNCHER__",
 }
 
-func looksAt(name string) bool {
+func isReadAtStart(name string) bool {
 	return slices.ContainsFunc(startVariables, func(v string) bool {
 		prefix, begins := strings.CutSuffix(v, "*")
 		return begins && strings.HasPrefix(name, prefix) || v == name
 	})
 }
 
-// suits says whether processes like this one can be forked at all.
+// suits returns an error if processes like this one can not be forked at all.
 func suits(spec *sandbox.Spec, p *sandbox.Process) error {
 	if p.TTY != nil {
 		return unsuited("an interpreter finds out about its terminal when it starts")
@@ -202,7 +204,7 @@ func suits(spec *sandbox.Spec, p *sandbox.Process) error {
 	return nil
 }
 
-// serves says whether this zygote can serve a process of a sandbox.
+// serves returns an error if this zygote can not serve a process of a sandbox.
 func (z *zygote) serves(i *instance, p *sandbox.Process) error {
 	if i.b != z.b || i.Spec.WritableRoot || !reflect.DeepEqual(i.Spec.Root, z.spec.Root) || i.Spec.User != z.spec.User ||
 		i.Spec.Hostname != z.spec.Hostname {
@@ -218,7 +220,7 @@ func (z *zygote) serves(i *instance, p *sandbox.Process) error {
 		for name := range env {
 			mine, had := z.env[name]
 			theirs, have := p.Env[name]
-			if (had != have || mine != theirs) && (z.exact || looksAt(name)) {
+			if (had != have || mine != theirs) && (z.exact || isReadAtStart(name)) {
 				return unsuited("%s is not what the zygote was started with", name)
 			}
 		}
@@ -226,7 +228,7 @@ func (z *zygote) serves(i *instance, p *sandbox.Process) error {
 	return nil
 }
 
-// Start has a fork of the interpreter become the process.
+// Start turns a fork of the interpreter into the process.
 func (z *zygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.Process) (sandbox.Task, error) {
 	f, err := z.Fork(ctx, in, p)
 	if err != nil {
@@ -235,12 +237,12 @@ func (z *zygote) Start(ctx context.Context, in sandbox.Instance, p *sandbox.Proc
 	return f.Start(ctx, p)
 }
 
-// fork is a fork of an interpreter in a phase of its own, which nobody else enters before it has begun.
+// fork is a fork of an interpreter in a phase of its own; no other process enters the phase before the fork has started.
 type fork struct {
 	z       *zygote
 	i       *instance
 	ph      *box.Phase
-	network sandbox.NetworkMode // what the Landlock rules were made for
+	network sandbox.NetworkMode // of the Landlock rules
 	foreign *spawn.Foreign
 	process *zygotes.Fork
 	started atomic.Bool
@@ -272,11 +274,11 @@ func (z *zygote) Fork(ctx context.Context, in sandbox.Instance, p *sandbox.Proce
 	return f, nil
 }
 
-// forkTimeout bounds what a fork may take: it needs milliseconds.
+// forkTimeout bounds the time of a fork, which needs milliseconds.
 const forkTimeout = 5 * time.Second
 
-// make has the process forked. A zygote that does not answer would have everybody wait that long who comes after: it ends, so that its
-// owner makes another (W5).
+// make forks the process. A zygote that does not answer would delay every later caller by the timeout: make ends it, so
+// that its owner makes another (W5).
 func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
 	i, ph := f.i, f.ph
 	f.foreign, err = box.Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Foreign, error) {
@@ -310,10 +312,10 @@ func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
 	return nil
 }
 
-// Alive says whether the fork waits.
+// Alive reports whether the fork waits.
 func (f *fork) Alive() bool { return f.process.Alive() }
 
-// Start has the fork become the process.
+// Start turns the fork into the process.
 func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
 	if f.started.Swap(true) {
 		return nil, unsuited("the fork was started before")
@@ -323,7 +325,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		err = unsuited("the fork was made for a network of another kind")
 	}
 	if err == nil {
-		// Whoever enters the phase from here on waits until the fork is a program like any other.
+		// A process that enters the phase from here on waits until the fork is an ordinary program.
 		f.ph.Entry.Lock()
 		defer f.ph.Entry.Unlock()
 		err = f.i.NamePhase(f.ph, p.Phase, p.Limits)
@@ -334,7 +336,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	rlimits := f.ph.Rlimits(p.Limits)
 	expected := f.i.Expected(f.ph, rlimits)
 	var prepared sync.WaitGroup
-	prepared.Go(func() { expected.PrepareFork(f.process.PID) }) // while the fork makes itself ready
+	prepared.Go(func() { expected.PrepareFork(f.process.PID) }) // while the fork prepares itself
 	child, err := f.begin(ctx, p, rlimits)
 	if prepared.Wait(); err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -342,12 +344,12 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 	stop := context.AfterFunc(ctx, func() { _ = f.ph.Kill() })
 	program, err := f.foreign.Adopt(child.PID, child.At, child.Listener, expected)
 	if stop(); err != nil {
-		if ctx.Err() != nil { // which has ended the init
+		if ctx.Err() != nil { // the cancellation has ended the init
 			err = ctx.Err()
 		}
 		return nil, errors.Join(f.ph.StartFailure(expected, err), f.Close())
 	}
-	f.once.Do(f.letGo)
+	f.once.Do(f.closeWaiting)
 	return f.i.NewTask(f.ph, p, program, expected), nil
 }
 
@@ -374,8 +376,8 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process, rlimits []initprot
 	return child, err
 }
 
-// letGo closes what only a fork that waits needs.
-func (f *fork) letGo() {
+// closeWaiting closes the descriptors that only a waiting fork needs.
+func (f *fork) closeWaiting() {
 	if f.process != nil {
 		f.process.Close()
 	}
@@ -384,10 +386,10 @@ func (f *fork) letGo() {
 	}
 }
 
-// Close ends a fork that has not begun, and its phase with it. Twice is fine.
+// Close ends a fork that has not started, and its phase with it. Close may be called twice.
 func (f *fork) Close() (err error) {
 	f.once.Do(func() {
-		f.letGo()
+		f.closeWaiting()
 		err = f.i.Abandon(context.Background(), f.ph)
 	})
 	return err

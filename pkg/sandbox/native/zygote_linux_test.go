@@ -31,20 +31,23 @@ const pythonPath = "/usr/bin/python3"
 // warmProcess is a Python program's process as the executor plans it.
 func warmProcess(args ...string) *sandbox.Process {
 	return &sandbox.Process{
-		Phase: sandbox.DefaultPhase, Args: append([]string{pythonPath, "/workspace/main.py"}, args...), Workdir: sandbox.WorkspaceDir, Limits: sandbox.DefaultLimits(),
+		Phase: sandbox.DefaultPhase, Args: append([]string{pythonPath, "/workspace/main.py"}, args...), Workdir: sandbox.WorkspaceDir,
+		Limits:  sandbox.DefaultLimits(),
 		Network: sandbox.NetworkNone, Warm: driver.Python("python"),
 		Env: map[string]string{
-			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": sandbox.HomeDir, "USER": sandbox.UserName, "LOGNAME": sandbox.UserName, "LANG": "C.UTF-8",
+			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": sandbox.HomeDir, "USER": sandbox.UserName,
+			"LOGNAME": sandbox.UserName, "LANG": "C.UTF-8",
 			"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1",
 		},
 	}
 }
 
 func warmSpec() *sandbox.Spec {
-	return &sandbox.Spec{Limits: sandbox.DefaultLimits(), Workdir: sandbox.WorkspaceDir, Hostname: sandbox.UserName, User: sandbox.DefaultUser, Network: sandbox.NetworkNone}
+	return &sandbox.Spec{Limits: sandbox.DefaultLimits(), Workdir: sandbox.WorkspaceDir, Hostname: sandbox.UserName,
+		User: sandbox.DefaultUser, Network: sandbox.NetworkNone}
 }
 
-// outcome is what there is to see of a run.
+// outcome is the observable outcome of a run.
 type outcome struct {
 	Stdout, Stderr string
 	Exit           sandbox.Exit
@@ -78,7 +81,7 @@ func runIn(t testing.TB, b *Backend, z sandbox.Zygote, spec *sandbox.Spec, p *sa
 	return follow(ctx, t, task, stdin), nil
 }
 
-// follow sees a task to its end.
+// follow waits for the end of a task.
 func follow(ctx context.Context, t testing.TB, task sandbox.Task, stdin string) (o outcome) {
 	t.Helper()
 	stop := context.AfterFunc(ctx, func() { _ = task.Kill() })
@@ -117,7 +120,7 @@ func newZygote(t testing.TB, b *Backend, spec *sandbox.Spec, p *sandbox.Process)
 //go:embed testdata/warm/posture.py
 var pythonPosture string
 
-// A fork finds itself in the very posture of a cold start, byte for byte, and the interpreter in the same state.
+// A fork has the same posture as a cold start, byte for byte, and the interpreter is in the same state.
 func TestForkPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -134,13 +137,14 @@ func TestForkPosture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+			warm.Exit != cold.Exit {
 			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 		}
 	}
 }
 
-// withDriver is a process whose driver is another in one place.
+// withDriver is a process whose driver differs in one place.
 func withDriver(t *testing.T, p *sandbox.Process, place, other string) *sandbox.Process {
 	t.Helper()
 	text := string(p.Warm.Files[0].Data)
@@ -151,8 +155,8 @@ func withDriver(t *testing.T, p *sandbox.Process, place, other string) *sandbox.
 	return p
 }
 
-// There are two ways to fork: one where C lets a process between borrow the interpreter's memory, as this machine's does, and one for wherever
-// it does not. A process can not tell.
+// There are two ways to fork: one with a C library that lets an intermediate process borrow the interpreter's memory, as
+// on this machine, and one for other libraries. A process can not tell them apart.
 func TestForkWays(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -175,14 +179,15 @@ func TestForkWays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+				warm.Exit != cold.Exit {
 				t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 			}
 		})
 	}
 }
 
-// A fork can wait, before anything is known of its program, and be what a cold start is in the end: byte for byte, and in what it used.
+// A fork can wait before its program is known, and then equals a cold start: byte for byte, and in its use of resources.
 func TestForkWaits(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -216,7 +221,7 @@ func TestForkWaits(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		// Its number is known, so that its place can be read before it is started.
+		// Its process id is known, so that its state can be read before it is started.
 		place, err := procstate.ReadPlace(f.(*fork).process.PID)
 		if err != nil || place.Hidden != nil || !f.(*fork).ph.Group.ContainsProcess(place.Cgroups) {
 			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
@@ -228,7 +233,8 @@ func TestForkWaits(t *testing.T) {
 		return in, f, where
 	}
 	put := func(t *testing.T, in sandbox.Instance, program string) {
-		if err := in.(sandbox.Filer).Put(t.Context(), []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {
+		if err := in.(sandbox.Filer).Put(t.Context(), []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644,
+			Data: []byte(program)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -254,7 +260,8 @@ func TestForkWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		warm := follow(t.Context(), t, task, "")
-		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+			warm.Exit != cold.Exit {
 			t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 		}
 		if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
@@ -272,7 +279,7 @@ func TestForkWaits(t *testing.T) {
 		}
 		for deadline := time.Now().Add(10 * time.Second); f.Alive(); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("nobody notices")
+				t.Fatal("the zygote's end is not reported")
 			}
 		}
 		if _, err := f.Start(t.Context(), p); !errors.Is(err, sandbox.ErrState) {
@@ -280,7 +287,7 @@ func TestForkWaits(t *testing.T) {
 		}
 		coldly(t, in, where)
 	})
-	// Who came into the phase while it was about to begin is not to suffer when it does not.
+	// A process that entered the phase while the fork was about to start is not affected if the start fails.
 	t.Run("killed with company", func(t *testing.T) {
 		in, f, where := wait(t)
 		pids, err := f.(*fork).ph.Group.Procs()
@@ -355,13 +362,14 @@ func TestForkWaits(t *testing.T) {
 		if err := z.Close(); err != nil {
 			t.Fatal(err)
 		}
-		// The next sandbox is given the ids that the zygote had: nobody may have them any more.
+		// The next sandbox gets the ids of the zygote: no process may have them any more.
 		pids, err := f.(*fork).ph.Group.Procs()
 		if err != nil || len(pids) != 1 {
 			t.Fatalf("%v, %v", pids, err)
 		}
 		status, err := os.ReadFile("/proc/" + strconv.Itoa(pids[0]) + "/status")
-		if root := "\t" + strconv.Itoa(in.(*instance).ID.Root); err != nil || !strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
+		if root := "\t" + strconv.Itoa(in.(*instance).ID.Root); err != nil ||
+			!strings.Contains(string(status), "\nUid:"+strings.Repeat(root, 4)+"\nGid:"+strings.Repeat(root, 4)+"\n") {
 			t.Errorf("who waits is not its sandbox's%s: %s, %v", root, status, err)
 		}
 		put(t, in, "print('alone')")
@@ -378,11 +386,12 @@ func TestForkWaits(t *testing.T) {
 	})
 }
 
-// A fork that the machine has no room for is refused, at either step, and the interpreter goes on as if it had not been asked.
+// A fork that fails for lack of memory is refused, at either step, and the interpreter continues unchanged.
 func TestForkNoRoom(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
-	for name, way := range map[string][2]string{"borrows": {"== 1 else twice", "== 1 else None"}, "twice": {"return once if well", "return twice if well"}} {
+	for name, way := range map[string][2]string{"borrows": {"== 1 else twice", "== 1 else None"},
+		"twice": {"return once if well", "return twice if well"}} {
 		z := newZygote(t, b, warmSpec(), withDriver(t, warmProcess(), way[0], way[1]))
 		group := z.(*zygote).group
 		for _, room := range []int{1, 2, 1, 2, 100} {
@@ -390,15 +399,16 @@ func TestForkNoRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := runIn(t, b, z, warmSpec(), warmProcess(), "print('hello')", "")
-			if room < 3 && (!errors.Is(err, sandbox.ErrState) || !strings.Contains(err.Error(), "stage fork")) || room > 2 && (err != nil || got != outcome{Stdout: "hello\n"}) {
+			if room < 3 && (!errors.Is(err, sandbox.ErrState) || !strings.Contains(err.Error(), "stage fork")) || room > 2 &&
+				(err != nil || got != outcome{Stdout: "hello\n"}) {
 				t.Errorf("%s: room for %d: %+v, %v", name, room, got, err)
 			}
 		}
 	}
 }
 
-// Modules that are loaded before there is a sandbox know nothing but what they would have found in it: no name of the machine, no number of
-// a process outside, no time before the program's.
+// Modules that are loaded before the sandbox exists know only values that are also true in it: no name of the machine,
+// no process id from outside, no time before the program's start.
 func TestForkModules(t *testing.T) {
 	const program = `import logging, os, platform, threading, time, uuid
 print(platform.node(), os.uname().nodename, threading.main_thread().native_id == os.getpid() == threading.get_native_id())
@@ -425,21 +435,23 @@ print(created <= 1000 * age + 100)
 	}
 }
 
-// A program's own module is imported in place of one that a zygote has loaded: then it starts cold.
+// A program's own module replaces one that a zygote has loaded: then the program starts cold.
 func TestForkShadowedModules(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
 	p := warmProcess()
 	p.Warm = driver.Python("modules", "queue")
 	z := newZygote(t, b, warmSpec(), p)
-	for name, refused := range map[string]bool{"queue.py": true, "queue/__init__.py": true, "heapq.py": true, "tools.py": false, "sub/queue.py": false, "myqueue.py": false} {
+	for name, refused := range map[string]bool{"queue.py": true, "queue/__init__.py": true, "heapq.py": true, "tools.py": false,
+		"sub/queue.py": false, "myqueue.py": false} {
 		t.Run(name, func(t *testing.T) {
 			in, err := b.Create(t.Context(), warmSpec())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer in.Destroy(context.Background())
-			files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("import queue")}, {Path: "/workspace/" + name, Mode: 0o644}}
+			files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte("import queue")},
+				{Path: "/workspace/" + name, Mode: 0o644}}
 			if err := in.(sandbox.Filer).Put(t.Context(), files); err != nil {
 				t.Fatal(err)
 			}
@@ -454,7 +466,7 @@ func TestForkShadowedModules(t *testing.T) {
 	}
 }
 
-// runAhead runs a program in an interpreter that was started before anything was known of it, in a sandbox of its own.
+// runAhead runs a program in an interpreter that was started before the program was known, in a sandbox of its own.
 func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, program, stdin string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -488,11 +500,12 @@ func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, 
 	return follow(ctx, t, task, stdin)
 }
 
-// Started ahead, an interpreter runs the program in the posture of a cold start as well, and leaves its input to it.
+// A prestarted interpreter runs the program in the posture of a cold start as well, and leaves its input to it.
 func TestAheadPosture(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
-	for name, program := range map[string]string{"posture": pythonPosture, "input": "import sys\nprint(sys.stdin.read(), sys.argv)\nraise ValueError('x')", "files": "import os\nprint(os.listdir('/tmp'))"} {
+	for name, program := range map[string]string{"posture": pythonPosture,
+		"input": "import sys\nprint(sys.stdin.read(), sys.argv)\nraise ValueError('x')", "files": "import os\nprint(os.listdir('/tmp'))"} {
 		p := warmProcess("an argument", "", "ä \u2603 \"quoted\\\"", "--help")
 		p.Env["GREETING"], p.Env["ODD"] = "hello", "ü=\n\t"
 		p.Workdir = sandbox.TmpDir
@@ -501,13 +514,14 @@ func TestAheadPosture(t *testing.T) {
 			t.Fatal(err)
 		}
 		ahead := runAhead(t, b, warmSpec(), p, program, "some input")
-		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(ahead.Stdout, "\n")); diff != "" || ahead.Stderr != cold.Stderr || ahead.Exit != cold.Exit {
+		if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(ahead.Stdout, "\n")); diff != "" || ahead.Stderr != cold.Stderr ||
+			ahead.Exit != cold.Exit {
 			t.Errorf("%s: cold (-), ahead (+): %+v %q\n%s", name, ahead.Exit, ahead.Stderr, diff)
 		}
 	}
 }
 
-// Every version of Python that this machine has serves, its own at least.
+// Every version of Python on this machine works, at least its own.
 func TestForkVersions(t *testing.T) {
 	b := newBackend(t, Options{})
 	t.Cleanup(func() { b.Close() })
@@ -536,7 +550,8 @@ func TestForkVersions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr || warm.Exit != cold.Exit {
+			if diff := cmp.Diff(strings.Split(cold.Stdout, "\n"), strings.Split(warm.Stdout, "\n")); diff != "" || warm.Stderr != cold.Stderr ||
+				warm.Exit != cold.Exit {
 				t.Errorf("cold (-), fork (+): %+v %q\n%s", warm.Exit, warm.Stderr, diff)
 			}
 		})

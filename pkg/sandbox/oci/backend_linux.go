@@ -20,27 +20,28 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// Name is what --backend calls this backend.
+// Name is the value of --backend for this backend.
 const Name = "oci"
 
-// Options configure a Backend; the zero value serves.
+// Options configure a Backend; the zero value is usable.
 type Options struct {
-	// Runtime is the name of one (see Runtimes) or its path; default the first that is found.
+	// Runtime is a name (see Runtimes) or a path; default the first that is found.
 	Runtime string
-	// CacheDir holds the templates of scratch disks; default /var/cache/sandbox-run.
+	// CacheDir holds the formatted image files of scratch disks; default /var/cache/sandbox-run.
 	CacheDir string
-	// DiskFloor is the free space that the file system of CacheDir keeps; 0 is the smaller of 1 GiB and 5 % of it. A sandbox
-	// that would take from it is refused, and what runs when it is reached is stopped.
+	// DiskFloor is the free space that the file system of CacheDir keeps; 0 is the smaller of 1 GiB and 5 % of it. A
+	// sandbox that would take from it is refused, and running sandboxes are stopped when it is reached.
 	DiskFloor sandbox.Size
-	// Eager is for callers who are sure to make one sandbox, and soon. The runtime namespace is made before they ask for it, and at a
-	// sandbox's end it is Close that waits until its disk is gone.
+	// Eager is for callers that are sure to create one sandbox soon. New makes the runtime namespace before Create is
+	// called, and Close, not Destroy, waits for the removal of the disk.
 	Eager bool
-	// Delegate allows New to move this process into a cgroup of its own, or to have systemd do so, where it could not limit
-	// anything otherwise: for programs that own themselves, not for libraries.
+	// Delegate allows New to move this process into a cgroup of its own, directly or by systemd, where it could not set
+	// limits otherwise: for executables, not for libraries.
 	Delegate bool
 }
 
-// startTimeout bounds a start. A runtime needs some ten milliseconds, gVisor some hundred, and either seconds on a machine in trouble.
+// startTimeout bounds a start. A runtime needs about ten milliseconds, gVisor some hundred, and either needs seconds on
+// an overloaded machine.
 const startTimeout = 30 * time.Second
 
 // cleanupTimeout bounds the end of a runtime.
@@ -51,7 +52,7 @@ type Backend struct {
 	host     *box.Host
 	runtime  *found
 	look     func() sandbox.Isolation
-	obstacle func() (reason, remedy string) // why no container can be had here at all, and what would change that
+	obstacle func() (reason, remedy string) // why no container is possible here, and the remedy
 
 	background sync.WaitGroup
 	collect    sync.Once
@@ -70,7 +71,7 @@ var (
 	_ box.Container    = (*container)(nil)
 )
 
-// New looks for the runtime and registers nothing yet. One that is missing or unfit is for Probe to tell.
+// New finds the runtime. It does not register the supervisor yet. Probe reports a missing or unfit runtime.
 func New(o Options) (*Backend, error) {
 	f, err := find(o.Runtime)
 	if err != nil {
@@ -88,7 +89,7 @@ func New(o Options) (*Backend, error) {
 	if o.Eager {
 		b.background.Go(func() {
 			if self.Privileged && f.reason == "" {
-				_, _, _ = b.register() // Create registers too, and reports what is wrong
+				_, _, _ = b.register() // Create registers too, and reports the error
 				h.Masks()
 			}
 		})
@@ -101,36 +102,36 @@ func failure(op, stage string, err error) error { return faults.Wrap(Name, op, s
 // Name is "oci".
 func (b *Backend) Name() string { return Name }
 
-// runtimeNamespace is where bundles are made and runtimes run, as root: a mount namespace that no other process sees and that ends with
-// this one, with a file system in memory over the directory of our registration.
+// runtimeNamespace is the mount namespace in which root's bundles are made and runtimes run. No other process sees it,
+// and it ends with this one. A file system in memory covers the directory of the supervisor's registration there.
 //
-// An ordinary user has none: there, each container's runtime helper is one, and what is mounted there is made by a mount helper.
+// An ordinary user has none: each container's runtime helper is one, and a mount helper makes the mounts there.
 type runtimeNamespace struct {
 	mounts rootless.MountHelper
-	bench  *rootfs.MountHelper // root's, and the same; nil of an ordinary user
-	mnt    *os.File            // the mount namespace; nil of an ordinary user
+	helper *rootfs.MountHelper // the same as mounts; nil for an ordinary user
+	mnt    *os.File            // the mount namespace; nil for an ordinary user
 	dir    string
 	next   atomic.Uint64
-	// devices is our own group in the v1 hierarchy for devices; empty without one.
+	// devices is this process's cgroup in the v1 hierarchy for devices; empty without one.
 	devices string
 }
 
 func (n *runtimeNamespace) close() {
-	_ = n.mnt.Close() // nil is fine
+	_ = n.mnt.Close() // Close of nil is allowed
 	n.mounts.Close()
 }
 
-// path returns a name in the namespace that is used once.
+// path returns a name in the namespace that is used only once.
 func (n *runtimeNamespace) path(prefix string) string {
 	return filepath.Join(n.dir, prefix+strconv.FormatUint(n.next.Add(1), 10))
 }
 
-// stateDir is where the runtime keeps the state of its containers.
+// stateDir is the directory of the runtime's container state.
 func (n *runtimeNamespace) stateDir() string { return stateDir(n.dir) }
 
 func stateDir(dir string) string { return filepath.Join(dir, "state") }
 
-// newRuntimeNamespace makes root's or, with a mount helper, an ordinary user's.
+// newRuntimeNamespace makes root's namespace or, with a mount helper, an ordinary user's.
 func newRuntimeNamespace(s *supervisor.Supervisor, helper *rootless.HelperProcess) (_ *runtimeNamespace, err error) {
 	own, err := s.NewDir()
 	if err != nil {
@@ -141,18 +142,18 @@ func newRuntimeNamespace(s *supervisor.Supervisor, helper *rootless.HelperProces
 		n.mounts = helper
 		return n, nil
 	}
-	// Users who are root of a container only must get through to its root.
-	if n.bench, err = rootfs.NewMountHelper(rootfs.Options{Backend: Name, Dir: n.dir, Open: true}); err != nil {
+	// A user who is root only in a container must have access to the container's root.
+	if n.helper, err = rootfs.NewMountHelper(rootfs.Options{Backend: Name, Dir: n.dir, Open: true}); err != nil {
 		return nil, err
 	}
-	n.mounts = n.bench
+	n.mounts = n.helper
 	all := hierarchies()
 	for _, h := range all {
 		if h.name == "devices" {
 			n.devices = h.own
 		}
 	}
-	err = n.bench.Do(func() (err error) {
+	err = n.helper.Do(func() (err error) {
 		if n.mnt, err = os.Open("/proc/thread-self/ns/mnt"); err != nil {
 			return err
 		}
@@ -192,8 +193,8 @@ func (b *Backend) startHelperLocked() (err error) {
 	return err
 }
 
-// bundleFilter makes the filter around a container once; nil for a runtime that brings a kernel along. An init that is to make a program
-// of itself needs some calls more.
+// bundleFilter makes the filter around a container once; nil for a runtime with a kernel of its own. An init that turns
+// itself into a program needs some more calls.
 func (b *Backend) bundleFilter(p seccomp.Policy) (f *seccompFilter, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,13 +212,13 @@ func (b *Backend) bundleFilter(p seccomp.Policy) (f *seccompFilter, err error) {
 	return f, nil
 }
 
-// What a kernel in between takes beside what it runs: threads of its own, and some for each process.
+// The threads that a runtime's kernel needs: its own, and some for each process.
 const (
 	roomForKernel    = 64
 	threadsOfProcess = 4
 )
 
-// groupLimits are those of the cgroup that the programs of a container are in.
+// groupLimits are the limits of the cgroup of a container's programs.
 func (b *Backend) groupLimits(l sandbox.Limits) cgroup.Limits {
 	g := cgroup.Limits{Memory: uint64(l.Memory), Pids: l.Processes, CPU: l.CPUs}
 	if !b.host.Self.Privileged {
@@ -229,7 +230,7 @@ func (b *Backend) groupLimits(l sandbox.Limits) cgroup.Limits {
 	return g
 }
 
-// Collect finds what dead supervisors left behind and, unless dryRun, removes it.
+// Collect finds the leftovers of dead supervisors and, unless dryRun, removes them.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	var left []sandbox.Residue
 	if b.host.Self.Privileged { // an ordinary user's runtimes make no groups
@@ -239,7 +240,7 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 	return append(left, more...), err
 }
 
-// Close ends the registration and the runtime namespace. Every instance must be destroyed. Twice is fine.
+// Close ends the registration and the runtime namespace. Every instance must be destroyed. Close may be called twice.
 func (b *Backend) Close() error {
 	b.background.Wait()
 	b.mu.Lock()

@@ -12,9 +12,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// Export writes a bundle to an empty directory that runc can run by hand, with a sandbox's namespaces, ids, mounts, masks and
-// filter, and a program in place of our init: what a sandbox costs can be compared with it. What the mount helper makes early is the
-// runtime's to mount here, and the scratch is plain directories.
+// Export writes a bundle to an empty directory, for a comparison of the costs: runc can run it by hand, with a sandbox's
+// namespaces, ids, mounts, masks and filter, and with a program in place of the init. Here the runtime makes the mounts
+// that the mount helper makes early, and the scratch is plain directories.
 func Export(dir string, args []string) error {
 	spec := &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}
 	filter, err := newFilter(seccomp.Policy{})
@@ -32,7 +32,7 @@ func Export(dir string, args []string) error {
 		if err := os.Mkdir(at, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chown(at, owner, owner); err != nil { //nolint:forbidigo // made a line ago, in a directory that nobody else has
+		if err := os.Chown(at, owner, owner); err != nil { //nolint:forbidigo // made a line ago, in a private directory
 			return err
 		}
 		parts[p.Name] = at

@@ -17,16 +17,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// bundle is a bundle that is being made, in the mount namespace of its maker: root's thread or a runtime helper.
+// bundle is a bundle that is being made, in the mount namespace of root's mount thread or of a runtime helper.
 type bundle struct {
 	*bundleParts
 	mounts []string // in the order in which they were made
-	names  []string // of what is no mount
-	pipe   *os.File // what a runtime that was started early reads its config from
+	names  []string // of files and directories that are no mounts
+	pipe   *os.File // the config of a runtime that was started early
 }
 
-// makeDir makes the bundle's directory. A runtime that is started early finds a pipe there in place of its config: it has come as far
-// as it can without one when it reads from that, and then waits. It ends with us, should we be gone before there is one.
+// makeDir makes the bundle's directory. A runtime that is started early finds a pipe there in place of its config: it
+// does all the work that needs no config, reads from the pipe, and waits. If the supervisor ends before it writes the
+// config, the runtime ends too.
 func (b *bundle) makeDir(early bool) error {
 	if err := os.Mkdir(b.Dir, 0o711); err != nil {
 		return err
@@ -48,10 +49,10 @@ func (b *bundle) makeDir(early bool) error {
 
 func (b *bundle) config() string { return filepath.Join(b.Dir, "config.json") }
 
-// write makes the config. With a pipe, a file takes its place before anything is written to it: so whoever has found the pipe by
-// now has all of the config from there, and whoever looks from now on has it from the file. Who has found it may not have opened it
-// yet: our end stays open until the container stands, or that one would wait for a writer for ever. The config ends with its last
-// bracket, not with the pipe.
+// write makes the config. With a pipe, a file takes the pipe's place before write writes to the pipe: a runtime that has
+// found the pipe reads the whole config from it, and a runtime that opens the path later reads it from the file. A
+// runtime may have found the pipe and not opened it yet: the supervisor's end stays open until the container runs,
+// otherwise that runtime would wait for a writer for ever. The config ends with its last bracket, not with the pipe.
 func (b *bundle) write() error {
 	if b.pipe == nil {
 		b.names = append(b.names, b.config())
@@ -66,7 +67,7 @@ func (b *bundle) write() error {
 		_ = os.Remove(next)
 		return err
 	}
-	// There may be no reader yet to make room: all of it must fit.
+	// There may be no reader yet that empties the pipe: all of the config must fit.
 	if size, err := unix.FcntlInt(b.pipe.Fd(), unix.F_GETPIPE_SZ, 0); err == nil && size < len(b.Config) {
 		if _, err := unix.FcntlInt(b.pipe.Fd(), unix.F_SETPIPE_SZ, len(b.Config)); err != nil {
 			return fmt.Errorf("config of %d bytes: %w", len(b.Config), err)
@@ -79,8 +80,8 @@ func (b *bundle) write() error {
 	return err
 }
 
-// fill puts everything in place, once there is a directory: a root, the volumes, a config. root is used up, and stays the caller's to
-// close.
+// fill puts a root, the volumes and a config into the bundle's directory. It uses the mount of root up; the caller still
+// closes the descriptor.
 func (b *bundle) fill(root int, volumes []int) error {
 	if len(volumes) != len(b.Targets) {
 		return fmt.Errorf("%d volumes for %d targets", len(volumes), len(b.Targets))
@@ -99,7 +100,7 @@ func (b *bundle) fill(root int, volumes []int) error {
 	return b.write()
 }
 
-// put makes a directory in the bundle and mounts something there.
+// put makes a directory in the bundle and attaches a mount there.
 func (b *bundle) put(mount int, name string) error {
 	at := filepath.Join(b.Dir, name)
 	if err := os.Mkdir(at, 0o711); err != nil {
@@ -113,9 +114,9 @@ func (b *bundle) put(mount int, name string) error {
 	return nil
 }
 
-// remove undoes makeDir and fill, however far they have come. Nothing is removed below a mount: a volume may be one.
+// remove undoes makeDir and fill, however far they have come. It removes nothing below a mount: a volume may be one.
 func (b *bundle) remove() error {
-	_ = b.pipe.Close() // nil is fine, and so is twice
+	_ = b.pipe.Close() // Close of nil is allowed, and a second Close
 	var errs []error
 	for _, at := range slices.Backward(b.mounts) {
 		errs = append(errs, unix.Unmount(at, unix.MNT_DETACH))
@@ -128,12 +129,12 @@ func (b *bundle) remove() error {
 	return errors.Join(errs...)
 }
 
-// mountVolumes puts volumes where they belong, in the root or in a copy of the scratch's mounts, so that the runtime has them with the
-// rest and looks up no path that a program may be changing (F6).
+// mountVolumes attaches volumes to their places in the root or in a copy of the scratch's mounts. The runtime gets them
+// with the rest, and looks up no path that a program may be changing (F6).
 func (b *bundle) mountVolumes(volumes []int) error {
 	root := filepath.Join(b.Dir, rootfsDir)
 	for _, d := range []string{"/proc", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir} {
-		fd, err := place(root, d, unix.O_DIRECTORY) // in a root that may be changed, it may have been (F3)
+		fd, err := place(root, d, unix.O_DIRECTORY) // a program may have changed a writable root (F3)
 		if err != nil {
 			return fmt.Errorf("%s: %w", d, err)
 		}
@@ -153,28 +154,30 @@ func (b *bundle) mountVolumes(volumes []int) error {
 	}
 	for _, p := range namesOfIDs {
 		if err := plainFile(root, p); err != nil {
-			return &sandbox.Error{Backend: Name, Op: "look at " + p, Stage: "rootfs", Kind: sandbox.ErrRefused, Err: err, Hint: "a root in which it is a plain file, or nothing"}
+			return &sandbox.Error{Backend: Name, Op: "look at " + p, Stage: "rootfs", Kind: sandbox.ErrRefused, Err: err,
+				Hint: "a root in which it is a plain file, or nothing"}
 		}
 	}
 	return nil
 }
 
-// namesOfIDs are files of the root that a runtime reads to the end, even of a user who is given by number, in its own init: before there is
-// a limit around that. One that never ends would take the host's memory, and a FIFO would block it.
+// namesOfIDs are files of the root that a runtime reads to the end, even for a user given by number, in its own init,
+// before any limit is in force. An endless file would take the host's memory, and a FIFO would block the runtime.
 var namesOfIDs = []string{"/etc/passwd", "/etc/group"}
 
-// maxNames is more than any of them has.
+// maxNames is larger than any usual file of them.
 const maxNames = 16 << 20
 
-// plainFile refuses what is at a path of a root, or what a link there leads to, if it is there and not a plain file of reasonable size. Of
-// a link that leads nowhere as yet nobody knows what will be there in the container: /proc, and /dev/pts.
+// plainFile refuses a path of a root that is, or links to, anything but a plain file of reasonable size; a missing file
+// is allowed. A link to a missing file is refused, because the target may appear in the container: /proc, and /dev/pts.
 func plainFile(root, p string) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
 		there, direct := place(root, p, 0)
 		if direct == nil {
@@ -198,7 +201,7 @@ func plainFile(root, p string) error {
 	return nil
 }
 
-// mountVolume puts the volume of a target where it belongs.
+// mountVolume attaches the volume of a target to its place.
 func (b *bundle) mountVolume(n, volume int) error {
 	t := b.Targets[n]
 	top, rest := filepath.Join(b.Dir, rootfsDir), t.Path
@@ -228,7 +231,7 @@ func (b *bundle) mountVolume(n, volume int) error {
 	return nil
 }
 
-// make makes the place of a volume that is apart.
+// make makes the place of a volume that is a mount of its own.
 func (t *target) make() error {
 	if t.File {
 		return os.WriteFile(t.Apart, nil, 0o600)
@@ -236,7 +239,7 @@ func (t *target) make() error {
 	return os.Mkdir(t.Apart, 0o711)
 }
 
-// place opens what is at a path below a directory, through no link.
+// place opens a path below a directory, and follows no link.
 func place(top, p string, flags uint64) (int, error) {
 	dir, err := unix.Open(top, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -251,7 +254,7 @@ func place(top, p string, flags uint64) (int, error) {
 	})
 }
 
-// copyPart mounts a part of the scratch a second time, for this container to have something mounted in it.
+// copyPart mounts a part of the scratch a second time, as the place for mounts of this container.
 func (b *bundle) copyPart(from, name string) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -272,7 +275,7 @@ func (b *bundle) shareMemory() error {
 	return b.put(fd, shmDir)
 }
 
-// bundleFailure is the error of a bundle that could not be made.
+// bundleFailure returns the error of a bundle that could not be made.
 func bundleFailure(err error) error {
 	if said := new(*sandbox.Error); errors.As(err, said) {
 		return err
@@ -280,7 +283,7 @@ func bundleFailure(err error) error {
 	return failure("make bundle", "rootfs", err)
 }
 
-// makeTarget makes the place for a volume that lies in the scratch, and refuses one that a program has put a link in the way of.
+// makeTarget makes the place of a volume in the scratch, and refuses a path that a program has replaced with a link.
 func (i *instance) makeTarget(p string, isFile bool) error {
 	rest, inScratch := files.Beneath(p)
 	if !inScratch {
@@ -290,11 +293,13 @@ func (i *instance) makeTarget(p string, isFile bool) error {
 	if err == nil {
 		return nil
 	}
-	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err, Hint: "another target, or a sandbox whose program has not been there"}
+	return &sandbox.Error{Backend: Name, Op: "mount " + p, Stage: "volumes", Err: err,
+		Hint: "another target, or a sandbox whose program has not been there"}
 }
 
 func makePlace(at int, p string, isFile bool, owner int) error {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(at, p, how)
 	if err == nil {
 		defer unix.Close(fd)
@@ -336,28 +341,28 @@ func makePlace(at int, p string, isFile bool, owner int) error {
 	return unix.Fchownat(parent, name, owner, owner, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// volume is one that was opened and is mounted nowhere yet.
+// volume is an opened volume that is not mounted yet.
 type volume struct {
 	sandbox.Volume
 	mount  *os.File
 	isFile bool
 }
 
-// openVolumes opens all of them, those first that others lie in.
+// openVolumes opens all volumes, outer ones before those that lie in them.
 func (i *instance) openVolumes() (list []volume, err error) {
 	all := slices.Clone(i.Spec.Volumes)
 	slices.SortStableFunc(all, func(a, b sandbox.Volume) int {
 		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
 	})
 	maker := 0
-	if i.b.runtime.kernel { // what writes for it is root of the sandbox, and gives the user what it has made
+	if i.b.runtime.kernel { // gVisor's kernel writes as root of the sandbox, and gives new files to the user
 		maker = i.ID.Root
 	}
 	for _, v := range all {
 		f, isFile, err := i.Mounts.Volume(v, i.ID.Owner, maker)
 		if err == nil {
 			list = append(list, volume{v, f, isFile})
-			if v.Writable && i.b.runtime.kernel && i.ns.bench == nil { // what its kernel makes is not mapped to the user
+			if v.Writable && i.b.runtime.kernel && i.ns.helper == nil { // files that its kernel makes are not mapped to the user
 				err = needsRoot("a volume that can be written to", i.b.runtime.name)
 			} else {
 				err = i.makeTarget(v.Target, isFile)
@@ -371,7 +376,7 @@ func (i *instance) openVolumes() (list []volume, err error) {
 	return list, nil
 }
 
-// mounts are the descriptors of volumes.
+// mounts returns the descriptors of volumes.
 func mounts(list []volume) (fds []int) {
 	for _, v := range list {
 		fds = append(fds, int(v.mount.Fd()))

@@ -16,16 +16,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// groupPrefix begins the names of the cgroups that runtimes make for our inits on machines with v1 hierarchies: directly below
-// our own in each of them, so that the runtime leaves nothing above it.
+// groupPrefix begins the names of the cgroups that runtimes make for inits on machines with v1 hierarchies: directly
+// below this process's own cgroup in each of them, so that the runtime leaves nothing above it.
 const groupPrefix = "sandbox-run-oci-"
 
-// groupName is the name of such a group, and of its container, after the group that its programs are in: the registration's
-// name, and a number. None is the beginning of another: runsc takes that for an abbreviation.
+// groupName names such a cgroup, and its container, after the cgroup of its programs: the registration's name, and a
+// number. No name is the prefix of another: runsc takes a prefix for an abbreviation.
 func groupName(path string) string { return groupPrefix + strings.ReplaceAll(path, "/", "-") + "." }
 
-// collectGroups removes those groups whose supervisors are dead, and whose runtimes were killed before they could do it. On v2 there
-// are none: there, all groups are in the one tree that the supervisor's collector knows.
+// collectGroups removes the cgroups of dead supervisors whose runtimes were killed before they could remove them. On v2
+// there are none: all cgroups are in the one tree that the supervisor's collector handles.
 func collectGroups(dryRun bool) (list []sandbox.Residue) {
 	for _, h := range hierarchies() {
 		dir := h.own
@@ -58,16 +58,17 @@ func collectGroups(dryRun bool) (list []sandbox.Residue) {
 	return list
 }
 
-// removeGroup removes a group, and kills the processes in it.
+// removeGroup kills the processes of a cgroup, and removes it.
 func removeGroup(dir string) error {
 	killMembers(dir)
 	return unix.Rmdir(dir)
 }
 
-// killTimeout bounds what the killed may take to die.
+// killTimeout bounds the wait for the end of killed processes.
 const killTimeout = 2 * time.Second
 
-// killMembers kills what is in a group: runc's own init waits for ever for a runc that was killed before it could say go.
+// killMembers kills the processes of a cgroup: runc's own init waits for ever for a runc that was killed before it sent
+// the order to start.
 func killMembers(dir string) {
 	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		pids := members(dir)
@@ -79,7 +80,7 @@ func killMembers(dir string) {
 			if err != nil {
 				continue
 			}
-			if slices.Contains(members(dir), pid) { // and its number is not another process's by now
+			if slices.Contains(members(dir), pid) { // so the process id has not been reused
 				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			}
 			_ = unix.Close(fd)
@@ -87,7 +88,7 @@ func killMembers(dir string) {
 	}
 }
 
-// members are the processes of a group.
+// members lists the processes of a cgroup.
 func members(dir string) (pids []int) {
 	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // gone: no processes
 	for word := range strings.FieldsSeq(string(text)) {
@@ -101,11 +102,11 @@ func members(dir string) (pids []int) {
 // hierarchy is a v1 hierarchy, or the v2 tree.
 type hierarchy struct {
 	name string // of its first controller; empty for v2
-	at   string // where it is mounted
+	at   string // mount point
 	own  string // directory of this process's group
 }
 
-// hierarchies of this machine that this process sees from their root on.
+// hierarchies lists the hierarchies of this machine that this process sees from their root on.
 func hierarchies() (list []hierarchy) {
 	own, err1 := os.ReadFile("/proc/self/cgroup")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
@@ -141,11 +142,11 @@ func hierarchies() (list []hierarchy) {
 	return list
 }
 
-// needed are the v1 hierarchies that runtimes put containers into, here: those that limit, and the one for devices, without
-// which none of them starts. The others would only be a place for names of ours that a program sees.
+// needed are the v1 hierarchies that runtimes put containers into: those with limits, and the one for devices, without
+// which no runtime starts. The others would only show names of the supervisor's cgroups to a program.
 var needed = []string{"cpu", "cpuacct", "memory", "pids", "devices"}
 
-// hide takes the other hierarchies out of sight, in the mount namespace of the calling thread. With v2 alone there is nothing to
+// hide unmounts the other hierarchies in the mount namespace of the calling thread. With v2 alone there is nothing to
 // hide.
 func hide(all []hierarchy) error {
 	if !slices.ContainsFunc(all, func(h hierarchy) bool { return h.name != "" }) {

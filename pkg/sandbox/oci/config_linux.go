@@ -21,8 +21,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// The part of the runtime specification that is used here. Its own Go package would do, and says in a thousand lines what these
-// say in a page.
+// The part of the runtime specification that is used here. The specification's own Go package has a thousand lines for
+// this page.
 type (
 	config struct {
 		Version  string  `json:"ociVersion"`
@@ -47,7 +47,8 @@ type (
 		GID   int `json:"gid"`
 		Umask int `json:"umask"`
 	}
-	// capabilities are all said, and empty where root has made the container: a runtime might have defaults for what is left out.
+	// capabilities lists every set, empty where root has made the container: a runtime might have defaults for omitted
+	// sets.
 	capabilities struct {
 		Bounding    []string `json:"bounding"`
 		Effective   []string `json:"effective"`
@@ -120,17 +121,17 @@ type (
 	}
 )
 
-// initDir is where a container has its init. It is found along PATH, because its name is what tells an executable that it is
-// to be one.
+// initDir is the directory of the init in a container. The runtime finds the init along PATH, because an executable
+// recognises by its name that it is to be an init.
 const initDir = "/.sandbox-run"
 
-// bundlePlan is what a bundle is made from.
+// bundlePlan is the input of a bundle.
 type bundlePlan struct {
 	kind     *kind
 	spec     *sandbox.Spec
 	init     initUser
 	dir      string // of the bundle
-	scratch  string // where it is mounted
+	scratch  string // mount point
 	cgroup   string // for the init, or empty
 	network  string // path of a network namespace
 	cgroupNS string // path of a cgroup namespace, or empty for one of its own
@@ -141,13 +142,14 @@ type bundlePlan struct {
 // initUser is the identity of a container's init: inside, and outside of it.
 type initUser struct {
 	uid, gid   int         // inside
-	uids, gids []idMapping // of the container, by what the runtime calls ids
-	caps       []string    // that it has, to make programs of itself that have none
+	uids, gids []idMapping // of the container, by the runtime's numbers of ids
+	caps       []string    // with which it makes programs that have none
 	renames    bool        // programs have another name for its one id
 	host       int         // its user id on the host
 }
 
-// rootInit is the init of a container that root has made: the program's own id, and nothing that the program has not.
+// rootInit is the init of a container that root has made: it has the program's id, and no right that the program does
+// not have.
 func rootInit(u sandbox.User, root, user int) initUser {
 	return initUser{
 		uid: u.UID, gid: u.GID, host: user, caps: []string{},
@@ -155,10 +157,11 @@ func rootInit(u sandbox.User, root, user int) initUser {
 	}
 }
 
-// ordinaryInit is the init of a container that an ordinary user has made, in a runtime helper that has these maps: root of the container,
-// because the cgroups are that user's, with what it takes to make a program of itself that is neither.
+// ordinaryInit is the init of a container that an ordinary user has made, in a runtime helper with these maps. It is
+// root of the container, because the cgroups belong to that user, and it has the rights to make a program that has
+// neither.
 //
-// Where there is a kernel in between, that one is the container's root, and the init is who it is with root.
+// With a kernel of the runtime's own, that kernel is the container's root, and the init has the same ids as under root.
 func ordinaryInit(self rootless.Self, id *rootless.Identity, u sandbox.User, kernel bool) (in initUser, helper spawn.Options) {
 	host := func(maps []syscall.SysProcIDMap, inside int) int {
 		return maps[slices.IndexFunc(maps, func(m syscall.SysProcIDMap) bool { return m.ContainerID == inside })].HostID
@@ -177,10 +180,10 @@ func ordinaryInit(self rootless.Self, id *rootless.Identity, u sandbox.User, ker
 	if in.renames = id.Stay; in.renames {
 		in.host = host(id.UIDs, u.UID)
 		helper.UIDs, helper.GIDs = []syscall.SysProcIDMap{one(0, in.host)}, []syscall.SysProcIDMap{one(0, host(id.GIDs, u.GID))}
-		if !id.KeepGroups { // which newgidmap does not let whoever maps but their own
+		if !id.KeepGroups { // newgidmap does not permit it to a user who maps only the own group
 			helper.UIDs, helper.GIDs = append(helper.UIDs, one(1, host(id.UIDs, 0))), append(helper.GIDs, one(1, host(id.GIDs, 0)))
 		}
-		in.caps = []string{"CAP_SETFCAP"} // the kernel's condition for a user namespace that maps a root
+		in.caps = []string{"CAP_SETFCAP"} // the kernel requires it for a user namespace that maps root
 		return in, helper
 	}
 	in.host = host(id.UIDs, 0)
@@ -191,11 +194,12 @@ func ordinaryInit(self rootless.Self, id *rootless.Identity, u sandbox.User, ker
 	return in, helper
 }
 
-// nobody is whom gVisor's kernel runs as, wherever it finds itself root.
-const nobody = 65534
+// overflowID is the user id that gVisor's kernel takes wherever it runs as root.
+const overflowID = 65534
 
-// splitMap splits a map of two ids, one of them our own, in two: the container's, and that of the runtime helper that it is in, where we
-// are root. The other is of a range, and so is a nobody of the helper's own: counted from the other end.
+// splitMap splits a map of two ids, one of them the supervisor's own, in two: the map of the container, and the map of
+// the runtime helper around it, where the supervisor's id is root. The other id is from a range; so is the overflow id
+// of the helper, counted from the other end.
 func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []idMapping, outer []syscall.SysProcIDMap) {
 	outer = []syscall.SysProcIDMap{{ContainerID: 0, HostID: own, Size: 1}}
 	for _, m := range maps {
@@ -206,7 +210,8 @@ func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []id
 			if third == m.HostID { // the middle one
 				third = all.First
 			}
-			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1}, syscall.SysProcIDMap{ContainerID: nobody, HostID: third, Size: 1})
+			outer = append(outer, syscall.SysProcIDMap{ContainerID: n, HostID: m.HostID, Size: 1},
+				syscall.SysProcIDMap{ContainerID: overflowID, HostID: third, Size: 1})
 		}
 		inner = append(inner, idMapping{m.ContainerID, n, 1})
 	}
@@ -215,11 +220,12 @@ func splitMap(maps []syscall.SysProcIDMap, own int, all subid.Range) (inner []id
 
 // capabilityNumbers are those that an init may have.
 var capabilityNumbers = map[string]int{
-	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID, "CAP_SETPCAP": unix.CAP_SETPCAP,
+	"CAP_CHOWN": unix.CAP_CHOWN, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID, "CAP_SETUID": unix.CAP_SETUID,
+	"CAP_SETPCAP":   unix.CAP_SETPCAP,
 	"CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_SETFCAP": unix.CAP_SETFCAP,
 }
 
-// capabilities are those that the init is to have, as the kernel shows them.
+// capabilities is the mask of the init's capabilities, as the kernel shows it.
 func (in initUser) capabilities() (set uint64) {
 	for _, name := range in.caps {
 		set |= 1 << capabilityNumbers[name]
@@ -227,27 +233,29 @@ func (in initUser) capabilities() (set uint64) {
 	return set
 }
 
-// initCalls are what such an init needs besides, for namespaces and a keyring of the program's own. No program may make them.
+// initCalls are the further calls of such an init, for namespaces and a keyring of the program's own. No program may
+// make them.
 var initCalls = []string{"unshare", "keyctl"}
 
-// What a bundle has in it.
+// The names in a bundle.
 const (
 	rootfsDir = "rootfs"
 	shmDir    = "shm"
 )
 
-// bundleParts is what is in a bundle beside its root, and where the rest of it comes from. It is put in place by root's mount thread, or by
-// a runtime helper.
+// bundleParts is the content of a bundle beside its root, and the sources of the rest. Root's mount thread, or a runtime
+// helper, puts it in place.
 type bundleParts struct {
-	Dir     string            `json:"dir"`     // of the bundle
-	Scratch string            `json:"scratch"` // where that is mounted
-	Parts   map[string]string `json:"parts"`   // where those of the scratch are, by name: there, or copies in the bundle that have volumes in them
+	Dir     string `json:"dir"`     // of the bundle
+	Scratch string `json:"scratch"` // its mount point
+	// paths of the scratch's parts, by name: in the scratch, or copies in the bundle with volumes in them
+	Parts   map[string]string `json:"parts"`
 	Shm     uint64            `json:"shm"`     // size of /dev/shm; 0 if the runtime makes it
 	Targets []target          `json:"targets"` // of the volumes, in the order in which they are mounted
 	Config  []byte            `json:"config"`
 }
 
-// target is where a volume belongs.
+// target is the place of a volume.
 type target struct {
 	Path     string `json:"path"`            // inside
 	Apart    string `json:"apart,omitempty"` // its place in the bundle, if it is a mount of the runtime's own
@@ -255,7 +263,7 @@ type target struct {
 	Writable bool   `json:"writable,omitempty"`
 }
 
-// around is the innermost of the targets that are apart in which a path lies; nil is none.
+// around is the innermost separate target that contains a path; nil is none.
 func around(targets []target, p string) *target {
 	for n, t := range slices.Backward(targets) {
 		if t.Apart != "" && strings.HasPrefix(p, t.Path+"/") {
@@ -277,12 +285,12 @@ func (b *bundlePlan) bundleParts(volumes []volume) (*bundleParts, error) {
 			part, _, _ := strings.Cut(inScratch, "/")
 			f.Parts[part] = filepath.Join(b.dir, part)
 		} else if b.kind.kernel && around(f.Targets, t.Path) == nil {
-			// Of the root's files gVisor remembers what they were, because nobody else changes them.
+			// gVisor may cache the root's files, because no other process changes them.
 			t.Apart = filepath.Join(b.dir, "v"+strconv.Itoa(n))
 		}
 		f.Targets = append(f.Targets, t)
 	}
-	// runc gives a file system in memory the mode of the directory it is mounted on, and not the one it was asked for.
+	// runc gives a file system in memory the mode of the directory it is mounted on, not the requested mode.
 	if !b.kind.devices {
 		f.Shm = shmSize(b.spec)
 	}
@@ -296,16 +304,18 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 	c := config{
 		Version: "1.0.2", Hostname: b.spec.Hostname,
 		Process: process{
-			User: user{UID: b.init.uid, GID: b.init.gid, Umask: 0o022}, Args: []string{spawn.Name}, Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
+			User: user{UID: b.init.uid, GID: b.init.gid, Umask: 0o022}, Args: []string{spawn.Name},
+			Env: append(spawn.Environ(), "PATH="+initDir), Cwd: "/",
 			Capabilities: capabilities{all, all, all, all, all}, NoNewPrivileges: true, Rlimits: initRlimits(b.spec.Limits),
 		},
-		// The root's mounts are read-only as they are. gVisor would make them so once more, and in a user namespace it may not.
+		// The root's mounts are read-only already. gVisor would remount them, which a user namespace does not permit.
 		Root: root{Path: rootfsDir, Readonly: !b.spec.WritableRoot && !b.kind.kernel},
 		Linux: linux{
 			UIDMappings: b.init.uids,
 			GIDMappings: b.init.gids,
 			CgroupsPath: b.cgroup,
-			Namespaces:  []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"}, {Type: "network", Path: b.network}, {Type: "cgroup", Path: b.cgroupNS}},
+			Namespaces: []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"},
+				{Type: "network", Path: b.network}, {Type: "cgroup", Path: b.cgroupNS}},
 			MaskedPaths: append(b.masks.Masked, b.masks.Hidden...), ReadonlyPaths: b.masks.ReadOnly,
 			Seccomp: b.filter, Resources: &resources{Devices: []deviceRule{{Allow: false, Access: "rwm"}}},
 		},
@@ -319,16 +329,19 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 	c.Mounts = []mount{{"/proc", "proc", "proc", []string{"nosuid", "nodev", "noexec", "hidepid=2"}}}
 	if b.kind.devices {
 		c.Mounts[0].Options = []string{"nosuid", "nodev", "noexec"}
-		// It would add a sysfs, if there were nothing in its place.
-		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}}, mount{"/sys", "tmpfs", "tmpfs", []string{"ro", "nosuid", "nodev", "noexec", "mode=555"}})
+		// The runtime would add a sysfs if the place were empty.
+		c.Mounts = append(c.Mounts, mount{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "noexec", "mode=755"}},
+			mount{"/sys", "tmpfs", "tmpfs", []string{"ro", "nosuid", "nodev", "noexec", "mode=555"}})
 	} else {
-		// A bind says that /dev is complete: there are no further devices, and the ones that are there were made by number.
+		// A bind mount tells the runtime that /dev is complete: it adds no devices, and the present ones were made by
+		// number.
 		c.Mounts = append(c.Mounts, mount{"/dev", "bind", b.dir + "/" + rootfsDir + "/dev", []string{"rbind", "ro", "nosuid", "noexec"}})
 	}
 	if f.Shm > 0 {
 		c.Mounts = append(c.Mounts, mount{"/dev/shm", "bind", filepath.Join(b.dir, shmDir), []string{"bind", "rw", "nosuid", "nodev", "noexec"}})
 	} else {
-		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm", []string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatUint(shmSize(b.spec), 10)}})
+		c.Mounts = append(c.Mounts, mount{"/dev/shm", "tmpfs", "shm",
+			[]string{"nosuid", "nodev", "noexec", "mode=1777", "size=" + strconv.FormatUint(shmSize(b.spec), 10)}})
 	}
 	c.Mounts = append(c.Mounts,
 		mount{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}})
@@ -348,20 +361,22 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 	return json.Marshal(c)
 }
 
-// initMemory is for the init, in a group beside the program's, and before that for the runtime's own, which reads files of the root: some
-// ten times of what both need.
+// initMemory is for the init, in a cgroup beside the program's, and before that for the runtime's own init, which reads
+// files of the root: about ten times their need.
 const initMemory = 256 << 20
 
 func shmSize(spec *sandbox.Spec) uint64 { return uint64(spec.Limits.Memory) / 2 }
 
-// rlimitNames are those that are set, as the specification calls them.
+// rlimitNames are the limits that are set, by the specification's names.
 var rlimitNames = map[uint32]string{
-	unix.RLIMIT_CORE: "RLIMIT_CORE", unix.RLIMIT_NOFILE: "RLIMIT_NOFILE", unix.RLIMIT_MEMLOCK: "RLIMIT_MEMLOCK", unix.RLIMIT_MSGQUEUE: "RLIMIT_MSGQUEUE",
-	unix.RLIMIT_SIGPENDING: "RLIMIT_SIGPENDING", unix.RLIMIT_NICE: "RLIMIT_NICE", unix.RLIMIT_RTPRIO: "RLIMIT_RTPRIO", unix.RLIMIT_STACK: "RLIMIT_STACK",
+	unix.RLIMIT_CORE: "RLIMIT_CORE", unix.RLIMIT_NOFILE: "RLIMIT_NOFILE", unix.RLIMIT_MEMLOCK: "RLIMIT_MEMLOCK",
+	unix.RLIMIT_MSGQUEUE:   "RLIMIT_MSGQUEUE",
+	unix.RLIMIT_SIGPENDING: "RLIMIT_SIGPENDING", unix.RLIMIT_NICE: "RLIMIT_NICE", unix.RLIMIT_RTPRIO: "RLIMIT_RTPRIO",
+	unix.RLIMIT_STACK: "RLIMIT_STACK",
 }
 
-// initRlimits are those of the init. Programs lower them further, each to its own; so the number of files is not limited here beyond what
-// we have ourselves.
+// initRlimits are the limits of the init. Each program lowers them to its own; so the number of files is only limited to
+// the supervisor's own.
 func initRlimits(l sandbox.Limits) (list []rlimit) {
 	all := box.Rlimits(l, 0)
 	for i := range all {
@@ -375,8 +390,8 @@ func initRlimits(l sandbox.Limits) (list []rlimit) {
 	return list
 }
 
-// newFilter is the system-call policy as runtimes want it. The init needs two calls more than programs may have: to put the
-// policy's own program on top of this, and to look for paths without following links; also are more of that kind.
+// newFilter is the system-call policy in the form of the specification. The init needs two more calls than programs: to
+// add the policy's own filter to this one, and to look up paths without following links; also lists more of that kind.
 func newFilter(p seccomp.Policy, also ...string) (*seccompFilter, error) {
 	profile, err := seccomp.NewProfile(p, "", append([]string{"seccomp", "openat2"}, also...)...)
 	if err != nil {
@@ -397,7 +412,7 @@ func newFilter(p seccomp.Policy, also ...string) (*seccompFilter, error) {
 	return f, nil
 }
 
-// lastLines is the end of what a runtime printed, in a line.
+// lastLines is the end of a runtime's output, in one line.
 func lastLines(text []byte) string {
 	const most = 600
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")

@@ -33,15 +33,15 @@ type container struct {
 	runtime string // its path
 	id      string
 	dir     string         // of its bundle
-	bundle  *bundle        // root's; nil before there is any of it
+	bundle  *bundle        // root's; nil before makeDir
 	helper  *runtimeHelper // of an ordinary user: the container and its bundle are in its namespaces; nil as root
-	begun   chan error     // what came of the runtime's early start, once; nil when it was received
-	// The namespaces that were made before the container, and are kept by these.
+	begun   chan error     // the result of the runtime's early start, once; nil after it was received
+	// The namespaces that are made before the container; these descriptors keep them.
 	netNS, cgroupNS *os.File
 	device          string   // the group in the hierarchy for devices, if it was made
 	log             *os.File // what the runtime prints
 
-	// removeBundle takes the bundle apart, once, or waits until that is done: a container that stands has copies of its mounts.
+	// removeBundle removes the bundle, once, or waits until that is done: a running container has copies of its mounts.
 	removeBundle func() error
 	announced    chan struct{} // closed when announce is over; nil if it never began
 
@@ -49,11 +49,11 @@ type container struct {
 	initFD     atomic.Int64 // pidfd of the init, or of the kernel that it runs on; 0 is none yet
 
 	opening sync.Mutex
-	relays  []*terminalRelay // that were opened, guarded by opening
+	relays  []*terminalRelay // guarded by opening
 }
 
-// newContainer has a directory made for a bundle and, if that is all the runtime needs for now, has it started: it takes as long to get to
-// its bundle as we take to make one. waitForRuntime returns what came of it.
+// newContainer starts to make the bundle's directory and, if the runtime needs no more for now, starts the runtime: it
+// takes as long to reach its bundle as the supervisor takes to make one. waitForRuntime returns the result.
 func (i *instance) newContainer() *container {
 	r := i.b.runtime
 	c := &container{Phase: box.NewPhase(i.Instance), i: i, ns: i.ns, kind: r.kind, runtime: r.path, dir: i.ns.path("b")}
@@ -62,7 +62,7 @@ func (i *instance) newContainer() *container {
 	c.Container, c.Cgroup = c, i.Supervisor.NewPhaseCgroup(i.ID.Init)
 	c.NetworkFixed, c.InitInGroup = r.kernel, r.whole
 	c.id = groupName(c.Cgroup.Programs().Path())
-	if i.ns.bench == nil { // a runtime helper does all of it
+	if i.ns.helper == nil { // a runtime helper does all of it
 		c.begun <- nil
 		return c
 	}
@@ -85,17 +85,17 @@ func (c *container) waitForRuntime() (err error) {
 	return err
 }
 
-// build makes a container, and compares what it has got with what the sandbox must have.
+// build makes a container, and compares its isolation with the requirements of the sandbox.
 func (c *container) build(ctx context.Context, network sandbox.NetworkMode) (err error) {
 	i, r := c.i, c.i.b.runtime
 	c.Network = network
 	group := c.Cgroup.Programs()
-	if i.ns.bench != nil || i.Host.Counts.Any {
+	if i.ns.helper != nil || i.Host.Counts.Any {
 		if err := c.MakeGroup(group); err != nil {
 			return err
 		}
 	}
-	if i.ns.bench == nil {
+	if i.ns.helper == nil {
 		return c.buildInHelper(ctx)
 	}
 	v2 := i.Host.Cgroups.Version() == "v2"
@@ -165,13 +165,13 @@ func (c *container) build(ctx context.Context, network sandbox.NetworkMode) (err
 	return c.setUp(ctx)
 }
 
-// plan of the bundle. Namespaces that were made before it are the caller's to add, and where the scratch is.
+// plan plans the bundle. The caller adds the namespaces that were made before it, and the place of the scratch.
 func (c *container) plan() *bundlePlan {
 	i := c.i
 	return &bundlePlan{kind: c.kind, spec: i.Spec, init: i.init, dir: c.dir, masks: i.Host.Masks(), filter: i.filter}
 }
 
-// initGroup is the path of the init's own group on a machine with v2 cgroups.
+// initGroup is the path of the init's own cgroup on a machine with v2 cgroups.
 func (c *container) initGroup() (string, error) {
 	dir, err := c.Cgroup.MakeInitLeaf()
 	if err != nil {
@@ -184,10 +184,10 @@ func (c *container) initGroup() (string, error) {
 	return path, nil
 }
 
-// cgroupMount is where every runtime looks for cgroups.
+// cgroupMount is the path where every runtime expects cgroups.
 const cgroupMount = "/sys/fs/cgroup"
 
-// setUp waits for the init's first message, and looks at where it is.
+// setUp waits for the init's first message, and checks its namespaces.
 func (c *container) setUp(ctx context.Context) error {
 	watched, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -208,16 +208,16 @@ func (c *container) setUp(ctx context.Context) error {
 			return ctx.Err()
 		}
 		var told *spawn.Error
-		if errors.As(err, &told) { // the init is there, and says itself what is wrong
+		if errors.As(err, &told) { // the init runs, and reports the error itself
 			return faults.Start(Name, err)
 		}
 		if text := c.printed(); text != "" {
-			err = errors.New(text) // it knows better than our socket, which was merely closed
+			err = errors.New(text) // the runtime's message has the cause; the socket was merely closed
 		}
 		return failure(c.kind.name+" run", "runtime", err)
 	}
 	if b := c.bundle; b != nil {
-		_ = b.pipe.Close() // it has its config; nil is fine
+		_ = b.pipe.Close() // the runtime has its config; Close of nil is allowed
 	}
 	c.InitPID = c.Init.ContainerPID()
 	fd, err := unix.PidfdOpen(c.InitPID, 0)
@@ -228,8 +228,8 @@ func (c *container) setUp(ctx context.Context) error {
 	return c.i.Revise(c.verify)
 }
 
-// killInit ends the container. Before its init has said who it is, that is done by ending the runtime: what the runtime has
-// started finds its pipes and our socket closed.
+// killInit ends the container. Before the init has reported its pid, killInit ends the runtime: the processes that the
+// runtime has started find their pipes and the supervisor's socket closed.
 func (c *container) killInit() {
 	if fd := c.initFD.Load(); fd > 0 {
 		_ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0)
@@ -241,9 +241,9 @@ func (c *container) killInit() {
 // KillRuntime ends the runtime.
 func (c *container) KillRuntime() { _ = unix.PidfdSendSignal(c.pidfd, unix.SIGKILL, nil, 0) }
 
-// makeNamespaces makes the namespaces that the container is to join: a network without anything in it, not even a loopback that is up, and
-// a view of cgroups whose root is the program's own group, for which a thread visits that group. On v2 no thread can: there the
-// runtime makes the latter itself.
+// makeNamespaces makes the namespaces that the container joins: a network without any interface that is up, not even a
+// loopback, and a view of cgroups whose root is the program's own cgroup, for which a thread enters that cgroup. On v2
+// no thread can do that: the runtime makes that namespace itself.
 func (c *container) makeNamespaces(group *cgroup.Group, loopback, v2 bool) error {
 	visits := !v2 && !c.kind.whole
 	apart := func() error {
@@ -276,8 +276,8 @@ func (c *container) makeNamespaces(group *cgroup.Group, loopback, v2 bool) error
 	}))
 }
 
-// joinDevices has this thread stand where the runtime will put the container in the hierarchy for devices: that, too, is to
-// look like a root from inside.
+// joinDevices moves this thread to the cgroup of the container in the hierarchy for devices: that cgroup, too, must look
+// like a root from inside.
 func (c *container) joinDevices() (leave func(), err error) {
 	home := c.ns.devices
 	if home == "" {
@@ -291,12 +291,13 @@ func (c *container) joinDevices() (leave func(), err error) {
 	if err := os.WriteFile(filepath.Join(own, "tasks"), []byte("0"), 0); err != nil {
 		return nil, err
 	}
-	return func() { _ = os.WriteFile(filepath.Join(home, "tasks"), []byte("0"), 0) }, nil // or it leaves with its end
+	return func() { _ = os.WriteFile(filepath.Join(home, "tasks"), []byte("0"), 0) }, nil // on an error the thread leaves when it ends
 }
 
-// announce tells the kernel that a process is about to be moved between cgroups, by moving the runtime to where it is. On v1 a kernel
-// that was not asked for some time first waits until every processor has taken note, five milliseconds and more: that can be while
-// the runtime comes to its feet, and not when it moves its container. It waits with all groups locked, so ours are made before.
+// announce tells the kernel that a process is about to move between cgroups, by moving the runtime to its present
+// cgroup. On v1 a kernel without recent moves first waits for every processor, five milliseconds and more: this wait
+// then happens while the runtime starts, and not when the runtime moves its container. The kernel waits with all cgroups
+// locked, so the supervisor's are made before.
 func (c *container) announce() {
 	if c.ns.devices == "" {
 		return
@@ -304,11 +305,11 @@ func (c *container) announce() {
 	c.announced = make(chan struct{})
 	go func() {
 		defer close(c.announced)
-		_ = os.WriteFile(filepath.Join(c.ns.devices, "cgroup.procs"), []byte(strconv.Itoa(c.pid)), 0) // if not, the runtime waits
+		_ = os.WriteFile(filepath.Join(c.ns.devices, "cgroup.procs"), []byte(strconv.Itoa(c.pid)), 0) // on an error the runtime waits instead
 	}()
 }
 
-// waitForAnnouncement is called before the runtime is waited for: its pid must stay its own while it is being written.
+// waitForAnnouncement is called before the runtime is reaped: its pid must stay valid while announce writes it.
 func (c *container) waitForAnnouncement() {
 	if c.announced == nil {
 		return
@@ -353,17 +354,17 @@ func raiseLoopback() error {
 // makeBundleDir makes the bundle's directory, in root's runtime namespace.
 func (c *container) makeBundleDir() error {
 	c.bundle = &bundle{bundleParts: &bundleParts{Dir: c.dir}}
-	return failure("make bundle", "rootfs", c.ns.bench.Do(func() error { return c.bundle.makeDir(c.kind.early) }))
+	return failure("make bundle", "rootfs", c.ns.helper.Do(func() error { return c.bundle.makeDir(c.kind.early) }))
 }
 
-// fillBundle fills the bundle, in root's runtime namespace: a root, the volumes, a config. root is used up, and stays the caller's to
-// close.
+// fillBundle puts a root, the volumes and a config into the bundle, in root's runtime namespace. It uses the mount of
+// root up; the caller still closes the descriptor.
 func (c *container) fillBundle(parts *bundleParts, root int, volumes []volume) error {
 	c.bundle.bundleParts = parts
-	return bundleFailure(c.ns.bench.Do(func() error { return c.bundle.fill(root, mounts(volumes)) }))
+	return bundleFailure(c.ns.helper.Do(func() error { return c.bundle.fill(root, mounts(volumes)) }))
 }
 
-// printed is the end of what the runtime printed.
+// printed is the end of the runtime's output.
 func (c *container) printed() string {
 	if c.log == nil {
 		return ""
@@ -382,25 +383,25 @@ func (c *container) undoBundle() error {
 	if c.bundle == nil {
 		return nil
 	}
-	return c.ns.bench.Do(c.bundle.remove)
+	return c.ns.helper.Do(c.bundle.remove)
 }
 
-// Remove removes what is left once the runtime has ended.
+// Remove removes the container's leftovers on the host after the runtime has ended.
 func (c *container) Remove(ctx context.Context) error {
 	for _, f := range []*os.File{c.netNS, c.cgroupNS, c.log} {
-		_ = f.Close() // nil is fine
+		_ = f.Close() // Close of nil is allowed
 	}
 	if fd := c.initFD.Swap(0); fd > 0 {
 		_ = unix.Close(int(fd))
 	}
-	if c.ns.bench == nil { // all that there was is gone with the runtime helper
+	if c.ns.helper == nil { // everything has ended with the runtime helper
 		if c.helper != nil {
-			c.helper.hangUp()
+			c.helper.closeSocket()
 		}
 		return nil
 	}
 	err := errors.Join(failure("remove bundle", "cleanup", c.removeBundle()), c.deleteState(ctx))
-	if c.device != "" { // the runtime has done it, unless it never came to that, or was killed
+	if c.device != "" { // the runtime removes it, unless it did not get that far, or was killed
 		if gone := unix.Rmdir(c.device); !errors.Is(gone, unix.ENOENT) {
 			err = errors.Join(err, c.removeV1Groups())
 		}
@@ -408,8 +409,8 @@ func (c *container) Remove(ctx context.Context) error {
 	return err
 }
 
-// removeV1Groups removes the groups that a runtime which was killed has made on v1, with its own init, if that still waits in them. No
-// collector does it as long as this process lives.
+// removeV1Groups removes the v1 cgroups of a killed runtime, with the runtime's own init if that still waits in them. No
+// collector does this while this process lives.
 func (c *container) removeV1Groups() error {
 	var errs []error
 	for _, h := range hierarchies() {

@@ -20,21 +20,21 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// instance is one sandbox: a scratch disk, and a container for each phase that is alive. It is its own box.Kind. Its spec has the init
-// added to the root.
+// instance is one sandbox: a scratch disk, and a container for each live phase. It is its own box.Kind. The root of its
+// spec has the init added.
 type instance struct {
 	*box.Instance
 	b          *Backend
 	ns         *runtimeNamespace
 	filter     *seccompFilter // around the containers
-	targets    int            // who owns what volumes are mounted on, on the host
+	targets    int            // host id of the owner of the volumes' mount points
 	init       initUser
 	helper     spawn.Options // of an ordinary user's runtime helpers
 	made       func() error  // makes the scratch, or waits until it is made
-	scratchDir string        // where the scratch is mounted in root's runtime namespace; empty before
+	scratchDir string        // mount point of the scratch in root's runtime namespace; empty before
 }
 
-// newInstance takes the ids of a sandbox.
+// newInstance reserves the ids of a sandbox.
 func (b *Backend) newInstance(s *supervisor.Supervisor, ns *runtimeNamespace, spec *sandbox.Spec) (*instance, error) {
 	self := b.host.Self
 	id, err := self.Identify(s, spec.User, rootless.NeedsOwn(spec))
@@ -52,7 +52,7 @@ func (b *Backend) newInstance(s *supervisor.Supervisor, ns *runtimeNamespace, sp
 	return i, nil
 }
 
-// Create makes the scratch and the first container, and looks at what it has got.
+// Create makes the scratch and the first container, and checks its isolation.
 func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
 	if reason, remedy := b.obstacle(); reason != "" {
 		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrRefused, Err: errors.New(reason), Hint: remedy}
@@ -83,24 +83,25 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		err = i.SetUp(ctx, first.Phase, spec.Network)
 	}
 	if err != nil {
-		_ = i.made() // if that was the error, it is told already
+		_ = i.made() // its error is reported already
 		_ = first.waitForRuntime()
 		return nil, errors.Join(err, first.Discard(ctx), i.Destroy(context.WithoutCancel(ctx)))
 	}
 	i.SetSpare(first.Phase)
-	// What runtimes left that were killed with their supervisors. There is time for it while the program runs.
+	// The collection of killed runtimes' leftovers runs beside the program.
 	b.collect.Do(func() { b.background.Go(func() { collectGroups(false) }) })
 	return i, nil
 }
 
-// needsRoot is the error of what a runtime does for root alone.
+// needsRoot is the error of a feature that a runtime has for root only.
 func needsRoot(what, runtime string) error {
 	return &sandbox.Error{
-		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can be had with %s as root only", what, runtime), Hint: "--runtime runc, or --backend native",
+		Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s can be had with %s as root only", what, runtime),
+		Hint: "--runtime runc, or --backend native",
 	}
 }
 
-// withInit is a spec whose root has the init in it: it is added like a toolchain, read-only and as it is.
+// withInit returns the spec with the init added to its root, read-only, like a toolchain.
 func (b *Backend) withInit(spec *sandbox.Spec) (*sandbox.Spec, error) {
 	file, alone, err := spawn.File()
 	if err != nil {
@@ -123,14 +124,14 @@ func (i *instance) makeScratch() error {
 	if err := i.MakeScratch(); err != nil {
 		return err
 	}
-	bench := i.ns.bench
-	if bench == nil {
+	helper := i.ns.helper
+	if helper == nil {
 		return i.OpenDisk()
 	}
 	at := i.ns.path("s")
-	err := bench.Do(func() error { return os.Mkdir(at, 0o711) })
+	err := helper.Do(func() error { return os.Mkdir(at, 0o711) })
 	if err == nil {
-		err = i.Scratch.Use(func(fd int) error { return bench.Attach(fd, at) })
+		err = i.Scratch.Use(func(fd int) error { return helper.Attach(fd, at) })
 	}
 	if err != nil {
 		return failure("mount scratch", "scratch", err)
@@ -138,7 +139,7 @@ func (i *instance) makeScratch() error {
 	if i.scratchDir = at; !i.Spec.WritableRoot {
 		return nil
 	}
-	err = bench.Do(func() (err error) {
+	err = helper.Do(func() (err error) {
 		i.Disk, err = unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		return err
 	})
@@ -150,33 +151,33 @@ func (i *instance) unmountScratch(context.Context) error {
 	if i.scratchDir == "" {
 		return nil
 	}
-	return failure("unmount scratch", "scratch", i.ns.bench.Do(func() error {
+	return failure("unmount scratch", "scratch", i.ns.helper.Do(func() error {
 		return errors.Join(unix.Unmount(i.scratchDir, unix.MNT_DETACH), os.Remove(i.scratchDir))
 	}))
 }
 
-// NewPhase begins a container.
+// NewPhase starts to make a container.
 func (i *instance) NewPhase() (*box.Phase, error) { return i.newContainer().Phase, nil }
 
-// SetUp makes the container of a phase, and compares what it has got with what the sandbox must have.
+// SetUp makes the container of a phase, and compares its isolation with the requirements of the sandbox.
 func (i *instance) SetUp(ctx context.Context, p *box.Phase, network sandbox.NetworkMode) error {
 	c := p.Container.(*container)
 	err := c.build(ctx, network)
 	if err != nil {
-		_ = c.waitForRuntime() // whose init is then known, to be ended
+		_ = c.waitForRuntime() // afterwards the init is known, and can be ended
 	}
 	return err
 }
 
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
-	if p.TTY != nil && i.b.runtime.relays && i.ns.bench == nil {
-		return nil, needsRoot("a terminal", i.b.runtime.name) // a runtime helper executes one runtime, and no second
+	if p.TTY != nil && i.b.runtime.relays && i.ns.helper == nil {
+		return nil, needsRoot("a terminal", i.b.runtime.name) // a runtime helper executes only one runtime
 	}
 	return i.Instance.Start(ctx, p)
 }
 
-// Admit brings up the loopback for a process that is to have it.
+// Admit brings up the loopback for a process that needs it.
 func (i *instance) Admit(p *box.Phase, process *sandbox.Process) error {
 	if process.Network != sandbox.NetworkLocalhost || p.Network == sandbox.NetworkLocalhost {
 		return nil
@@ -202,25 +203,26 @@ func (i *instance) Admit(p *box.Phase, process *sandbox.Process) error {
 	return nil
 }
 
-// Describe completes the message by which an init starts a process. The init of a container that root has made has the program's ids
-// already.
+// Describe completes the message by which an init starts a process. The init of a container that root has made has the
+// program's ids already.
 func (i *instance) Describe(p *box.Phase, process *sandbox.Process, m *initproto.Exec) {
 	m.Rlimits = p.Rlimits(process.Limits)
 	if i.b.runtime.kernel {
-		// Of the rest it knows only that they can not be changed: it dumps no core, has no priorities, and its queues are memory.
+		// gVisor's kernel does not implement the other limits: it dumps no core, has no priorities, and its queues are
+		// memory.
 		m.Rlimits = slices.DeleteFunc(m.Rlimits, func(r initproto.Rlimit) bool {
 			return r.Resource != unix.RLIMIT_NOFILE && r.Resource != unix.RLIMIT_STACK && r.Resource != unix.RLIMIT_MEMLOCK
 		})
 		return
 	}
 	m.Landlock = rootfs.Landlock(i.Spec, process.Network, i.Policy.DenyUncounted)
-	if i.ns.bench == nil {
+	if i.ns.helper == nil {
 		m.UID, m.GID, m.KeepGroups = uint32(i.Spec.User.UID), uint32(i.Spec.User.GID), i.ID.KeepGroups
 		m.NewUserNS, m.NewCgroupNS = i.init.renames, true
 	}
 }
 
-// Started takes the bundle apart where the container needs nothing of it any more.
+// Started removes the bundle where the container does not need it any more.
 func (i *instance) Started(p *box.Phase, _ *sandbox.Process) {
 	if i.b.runtime.early {
 		go func() { _ = p.Container.(*container).removeBundle() }() // Remove waits for it

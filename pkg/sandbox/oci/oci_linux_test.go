@@ -25,7 +25,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 )
 
-// Victims of the crash tests are told by these which runtime to use, and where to keep their disks.
+// These variables tell the victims of the crash tests the runtime, and the directory of their disks.
 const (
 	runtimeVariable = "SANDBOXTEST_RUNTIME"
 	cacheVariable   = "SANDBOXTEST_CACHE"
@@ -53,7 +53,8 @@ var binaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	binDir = dir
-	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund", "../../../cmd/sandbox-init")
+	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund",
+		"../../../cmd/sandbox-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
@@ -61,7 +62,8 @@ var binaries = sync.OnceValues(func() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 })
 
-// needs skips a test where a runtime is missing, or root, who can become anybody else; it returns where our executables are.
+// needs skips a test where a runtime is missing, or root, which can become any other user; it returns the directory of
+// the executables.
 func needs(t *testing.T, runtime string) (bin string) {
 	t.Helper()
 	testenv.NeedRoot(t)
@@ -75,7 +77,7 @@ func needs(t *testing.T, runtime string) (bin string) {
 	return bin
 }
 
-// newBackend is one with a cache directory of its own, so that loop devices over it are its alone.
+// newBackend returns a backend with a cache directory of its own, so that loop devices over it belong to it alone.
 func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
 	t.Helper()
 	bin := needs(t, runtime)
@@ -96,7 +98,7 @@ func newBackend(t *testing.T, runtime string) (b *Backend, cache string) {
 	return b, cache
 }
 
-// Each runtime once, with a little of everything. The whole suites are for SANDBOX_RUN_TEST_ALL.
+// Each runtime once, with a short test of every feature. The whole suites are for SANDBOX_RUN_TEST_ALL.
 func TestSmoke(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -112,7 +114,8 @@ func TestSmoke(t *testing.T) {
 				t.Fatal(err)
 			}
 			claim := claimOf(sup)
-			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.host.Cgroups.Version() != "v2" { // elsewhere they come later, or are in the supervisor's own
+			// elsewhere they are made later, or are in the supervisor's own
+			if runtime == "runc" && len(groupsOf(claim)) == 0 && b.host.Cgroups.Version() != "v2" {
 				t.Errorf("control: %s has no group", claim)
 			}
 			if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/in", Mode: 0o644, Data: []byte("put")}}); err != nil {
@@ -127,14 +130,16 @@ func TestSmoke(t *testing.T) {
 				return res
 			}
 			res := run("id -u; pwd; cat in; cat; echo x > /usr/x || echo refused; echo kept > out; echo err >&2; exit 3", " typed\n")
-			if got := string(res.Stdout.Bytes()); got != "1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 || res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
+			if got := string(res.Stdout.Bytes()); got != "1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 ||
+				res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
 				t.Errorf("%q, %q, %+v", got, res.Stderr.Bytes(), res.Exit)
 			}
 			if res.Isolation.Tier != byName(runtime).tier || res.Isolation.Runtime != runtime || res.Metrics.MemoryPeak == 0 {
 				t.Errorf("%+v, %+v", res.Isolation, res.Metrics)
 			}
-			// The scratch goes on, the processes do not; and a signal is the program's own.
-			if res = run("cat out; kill -TERM $$", ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 15 {
+			// The scratch survives the phase, the processes do not; and a signal is the program's own.
+			if res = run("cat out; kill -TERM $$", ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled ||
+				res.Exit.Signal != 15 {
 				t.Errorf("%q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 			}
 			if err := errors.Join(m.Delete(ctx, id), m.Close(), b.Close()); err != nil {
@@ -153,7 +158,8 @@ func claimOf(sup *supervisor.Supervisor) string {
 	return claim
 }
 
-// groupsOf are the groups that runtimes have made for a supervisor, and who is in them. Others on this machine have theirs, and may leave them.
+// groupsOf lists the cgroups that runtimes have made for a supervisor, with their processes. Other supervisors on this
+// machine have their own, and may leave them.
 func groupsOf(claim string) (list []string) {
 	for _, h := range hierarchies() {
 		groups, _ := filepath.Glob(filepath.Join(h.own, groupName(claim+"/*")))
@@ -164,21 +170,24 @@ func groupsOf(claim string) (list []string) {
 	return list
 }
 
-// claims are what each runtime is held to.
+// claims are the expectations of each runtime.
 func claims(runtime, cache string) conformance.Expectations {
 	c := conformance.Expectations{
 		Tier: byName(runtime).tier, ScratchDir: cache,
 		Has: []conformance.Expectation{
-			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
-			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart, conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable,
+			conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
+			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	}
 	if runtime == "runsc" {
-		// Its kernel counts otherwise: the sentry's own memory, threads and time are among what the host sees, there is no
-		// limit on processes, and when memory runs out it is the sentry that ends.
-		// Without a network it still has a loopback. Its terminals have no name, and its /dev/tty opens for nobody.
+		// gVisor's kernel counts differently: the host's figures include the sentry's own memory, threads and time,
+		// there is no limit on processes, and the sentry ends when memory runs out. Without a network it still has a
+		// loopback. Its terminals have no name, and its /dev/tty can not be opened.
 		c.Has = slices.DeleteFunc(c.Has, func(c conformance.Expectation) bool {
-			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes, conformance.DevTTY}, c)
+			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes,
+				conformance.DevTTY}, c)
 		})
 	}
 	return c
@@ -204,7 +213,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// A group of a dead supervisor's is removed with whoever still waits in it: runc's own init does, for a runc that was killed.
+// A cgroup of a dead supervisor is removed with the processes that still wait in it: runc's own init waits for a runc
+// that was killed.
 func TestSweepKills(t *testing.T) {
 	testenv.NeedRoot(t)
 	var dirs []string
@@ -216,16 +226,17 @@ func TestSweepKills(t *testing.T) {
 	if len(dirs) == 0 {
 		t.Skip("there are no v1 hierarchies")
 	}
-	// Whoever else is on this machine may sweep it away first.
-	for tries := 1; !sweepWaiting(t, dirs) && !t.Failed(); tries++ {
+	// Another collector on this machine may remove it first.
+	for tries := 1; !collectWaiting(t, dirs) && !t.Failed(); tries++ {
 		if tries == 10 {
 			t.Fatal("others have swept it away, each time, or looking does")
 		}
 	}
 }
 
-// sweepWaiting has a process wait in groups, and sweeps. It is false when the process had ended before that: somebody else has swept.
-func sweepWaiting(t *testing.T, dirs []string) bool {
+// collectWaiting puts a waiting process into cgroups, and collects. It returns false if the process had ended before that:
+// another collector was faster.
+func collectWaiting(t *testing.T, dirs []string) bool {
 	t.Helper()
 	waits := exec.Command("sleep", "600")
 	if err := waits.Start(); err != nil {
@@ -245,18 +256,18 @@ func sweepWaiting(t *testing.T, dirs []string) bool {
 	}()
 	for _, dir := range dirs {
 		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Logf("somebody else: %v", err)
+			t.Logf("another collector: %v", err)
 			return false
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(waits.Process.Pid)), 0o600); err != nil {
-			t.Logf("somebody else: %v", err)
+			t.Logf("another collector: %v", err)
 			return false
 		}
 	}
 	found := collectGroups(true)
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); err != nil {
-			t.Logf("somebody else: %v", err)
+			t.Logf("another collector: %v", err)
 			return false
 		}
 		if !slices.ContainsFunc(found, func(r sandbox.Residue) bool { return r.Name == dir }) {
@@ -283,7 +294,7 @@ func sweepWaiting(t *testing.T, dirs []string) bool {
 	return true
 }
 
-// A config reaches whoever has opened the pipe in its place, and whoever opens it later; of any size.
+// A config of any size reaches a runtime that has opened the pipe in its place, and one that opens the path later.
 func TestConfigOverPipe(t *testing.T) {
 	b, _ := newBackend(t, "runc")
 	_, ns, err := b.register()
@@ -298,7 +309,7 @@ func TestConfigOverPipe(t *testing.T) {
 		text := bytes.Repeat([]byte("x"), size)
 		var early *os.File
 		var late []byte
-		err := ns.bench.Do(func() (err error) {
+		err := ns.helper.Do(func() (err error) {
 			if early, err = os.Open(c.bundle.config()); err != nil {
 				return err
 			}
@@ -323,7 +334,8 @@ func TestConfigOverPipe(t *testing.T) {
 	}
 }
 
-// Who has found the pipe and comes to open it when the config was written has it all the same, and does not wait for ever.
+// A runtime that has found the pipe, and opens it after the config was written, gets the config as well, and does not
+// wait for ever.
 func TestConfigFoundEarly(t *testing.T) {
 	b, _ := newBackend(t, "runc")
 	_, ns, err := b.register()
@@ -336,7 +348,7 @@ func TestConfigFoundEarly(t *testing.T) {
 	}
 	const text = "{}"
 	var found int // the pipe, and not opened
-	err = ns.bench.Do(func() (err error) {
+	err = ns.helper.Do(func() (err error) {
 		if found, err = unix.Open(c.bundle.config(), unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -370,7 +382,7 @@ func TestConfigFoundEarly(t *testing.T) {
 	}
 }
 
-// A root whose files of names would keep a runtime reading for ever is refused, before it gets to see one.
+// A root whose user and group files would keep a runtime reading for ever is refused before the runtime sees it.
 func TestEndlessNames(t *testing.T) {
 	b, _ := newBackend(t, "runc")
 	m := sandbox.NewManager(b, sandbox.Options{})
@@ -394,7 +406,8 @@ func TestEndlessNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = errors.Join(os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "etc"), 0o755), os.WriteFile(filepath.Join(root, "names"), nil, 0o644), c.make(filepath.Join(root, p)))
+			err = errors.Join(os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "etc"), 0o755),
+				os.WriteFile(filepath.Join(root, "names"), nil, 0o644), c.make(filepath.Join(root, p)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -415,10 +428,11 @@ func TestEndlessNames(t *testing.T) {
 	}
 }
 
-// What reads such files is limited besides: the program may change them, in a root of its own.
+// The runtime's reading of these files is limited besides: the program may change them, in a writable root.
 func TestInitIsLimited(t *testing.T) {
 	b, _ := newBackend(t, "runc")
-	i, err := b.Create(t.Context(), &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone})
+	i, err := b.Create(t.Context(), &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(),
+		Network: sandbox.NetworkNone})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +455,8 @@ func TestInitIsLimited(t *testing.T) {
 	}
 }
 
-// A runtime that somebody kills while it makes a container is missed soon, and leaves neither a process of its own nor a group, even while we live.
+// A runtime that is killed while it makes a container is detected soon, and leaves neither a process nor a cgroup, even
+// while the supervisor lives.
 func TestRuntimeKilled(t *testing.T) {
 	b, _ := newBackend(t, "runc")
 	sup, _, err := b.register()
@@ -499,8 +514,8 @@ func TestRuntimeKilled(t *testing.T) {
 	}
 }
 
-// A runtime that was started ahead of its bundle waits for it, and ends when there is none to come: because it could not be made, or
-// because whoever was to make it is gone.
+// A runtime that was started before its bundle waits for it, and ends when none arrives: because it could not be made,
+// or because the supervisor is gone.
 func TestAhead(t *testing.T) {
 	b, _ := newBackend(t, "runc")
 	sup, ns, err := b.register()
@@ -508,7 +523,7 @@ func TestAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := func() (names []string) {
-		_ = ns.bench.Do(func() error {
+		_ = ns.helper.Do(func() error {
 			for _, pattern := range []string{"b*", "s?*", "state/*"} {
 				found, _ := filepath.Glob(filepath.Join(ns.dir, pattern))
 				names = append(names, found...)
@@ -559,7 +574,7 @@ func TestAhead(t *testing.T) {
 	}
 
 	p = begin()
-	if err := p.bundle.pipe.Close(); err != nil { // as it is when we are killed
+	if err := p.bundle.pipe.Close(); err != nil { // as when the supervisor is killed
 		t.Error(err)
 	}
 	within("it waits on", func() bool { return !p.Init.Alive() })
@@ -575,7 +590,8 @@ func TestAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for below, works := range map[string]bool{"/workspace/other": true, "/workspace/file/below": false} {
-		id, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/workspace/file"}, {Source: dir, Target: below}}})
+		id, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: file, Target: "/workspace/file"},
+			{Source: dir, Target: below}}})
 		if works != (err == nil) {
 			t.Errorf("%s: %v", below, err)
 		}
@@ -590,7 +606,8 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// A program that has all walls is measured. What gVisor hides is declared. TestWeakenedMeasured (internal/cli) takes walls down.
+// A program with all controls is measured. Controls that gVisor hides are declared. TestWeakenedMeasured (internal/cli)
+// removes controls.
 func TestMeasured(t *testing.T) {
 	for runtime, want := range map[string]sandbox.ControlState{"runc": sandbox.Enforced, "runsc": sandbox.Declared} {
 		t.Run(runtime, func(t *testing.T) {

@@ -9,13 +9,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Probe says what a sandbox should have here. It looks, and starts no container: what one has really got is found out when it
-// is made (verify).
+// Probe reports the expected isolation of a sandbox. It starts no container: verify checks the isolation of each
+// container when it is made.
 func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clone() }
 
-// walls are the controls that a container consists of.
+// walls are the controls that make a container.
 var walls = []sandbox.Control{
-	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
+	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS,
+	sandbox.ControlCgroupNS,
 	sandbox.ControlRoot, sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities,
 }
 
@@ -31,7 +32,8 @@ func (b *Backend) probe() sandbox.Isolation {
 		}
 	}
 	if b.runtime.kernel && reason == "" {
-		iso.Lack(sandbox.ControlSeccomp, sandbox.Declared, b.runtime.name+"'s kernel does not show the host what its programs have; refused calls are not counted", "--runtime runc, if that matters more")
+		iso.Lack(sandbox.ControlSeccomp, sandbox.Declared, b.runtime.name+
+			"'s kernel does not show the host what its programs have; refused calls are not counted", "--runtime runc, if that matters more")
 		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more", walls...)
 	}
 	if one, remedy := b.host.Self.OneID(); one != "" && reason == "" {
@@ -41,7 +43,8 @@ func (b *Backend) probe() sandbox.Isolation {
 	b.probeCgroups(&iso)
 	b.host.ProbeDisk(&iso)
 	if iso.Enforce(sandbox.ControlOpenFiles); b.runtime.kernel {
-		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more", sandbox.ControlOpenFiles)
+		iso.Declare(b.runtime.name+"'s kernel does not show the host what its programs have", "--runtime runc, if that matters more",
+			sandbox.ControlOpenFiles)
 	}
 	iso.Enforce(sandbox.ControlWall, sandbox.ControlOutput, sandbox.ControlCleanup)
 	iso.Controls[sandbox.ControlCPUTime] = sandbox.Polled
@@ -49,8 +52,8 @@ func (b *Backend) probe() sandbox.Isolation {
 	return iso
 }
 
-// grade derives the tier from the controls. A kernel in between is worth its own tier only when every wall of a container and
-// every limit that it can keep is there, too.
+// grade derives the tier from the controls. A kernel of the runtime's own gets its tier only with every control of a
+// container, and with every limit that it can enforce.
 func (b *Backend) grade(iso *sandbox.Isolation) {
 	pids := iso.Controls[sandbox.ControlProcesses]
 	if b.runtime.kernel && pids == sandbox.Polled {
@@ -63,27 +66,32 @@ func (b *Backend) grade(iso *sandbox.Isolation) {
 	}
 }
 
-// findObstacle finds out what stands in the way of any container.
+// findObstacle returns the reason why no container is possible.
 func (b *Backend) findObstacle() (reason, remedy string) {
 	r := b.runtime
 	if r.check(context.Background(), b.host.Options.CacheDir); r.reason != "" {
 		return r.reason, r.remedy
 	}
 	if v := b.host.Cgroups.Version(); r.unified && v != "v2" {
-		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v), "boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
+		return fmt.Sprintf("%s needs cgroups v2, and this machine has %s ones", r.name, v),
+			"boot with systemd.unified_cgroup_hierarchy=1, or use --runtime runc"
 	}
 	if !b.host.Self.Privileged {
 		if r.rooted != "" {
 			return r.name + " needs root: " + r.rooted, "run as root, or use --runtime runc or --backend native, which do without"
 		}
 		if one, more := b.host.Self.OneID(); one != "" && r.kernel {
-			return fmt.Sprintf("%s's kernel is root of its container, and the program is not: a user without root needs a second id for that: %v", r.name, b.host.Self.NoGrant), more + "; or use --runtime runc"
+			return fmt.Sprintf("%s's kernel is root of its container, and the program is not: a user without root needs a second id "+
+				"for that: %v", r.name, b.host.Self.NoGrant), more + "; or use --runtime runc"
 		}
 		if r.kernel && min(b.host.Self.Grant.UIDs.Count, b.host.Self.Grant.GIDs.Count) < 3 {
-			return fmt.Sprintf("%s needs three subordinate ids of a user without root, and there are %d", r.name, min(b.host.Self.Grant.UIDs.Count, b.host.Self.Grant.GIDs.Count)), "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; or use --runtime runc"
+			return fmt.Sprintf("%s needs three subordinate ids of a user without root, and there are %d", r.name,
+					min(b.host.Self.Grant.UIDs.Count, b.host.Self.Grant.GIDs.Count)),
+				"as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER; or use --runtime runc"
 		}
 		if b.host.Counts.Short() && r.kernel {
-			return fmt.Sprintf("nothing but a cgroup limits what %s's kernel takes, and this user has none that limits memory, processes and processors: %s", r.name, b.cgroupGaps()), "delegate one (docs/OPERATING.md), run as root, or use --runtime runc"
+			return fmt.Sprintf("nothing but a cgroup limits what %s's kernel takes, and this user has none that limits memory, "+
+				"processes and processors: %s", r.name, b.cgroupGaps()), "delegate one (docs/OPERATING.md), run as root, or use --runtime runc"
 		}
 		return b.host.Self.Obstacle(func() error {
 			b.mu.Lock()
@@ -94,7 +102,7 @@ func (b *Backend) findObstacle() (reason, remedy string) {
 	return b.host.ProbeMounts()
 }
 
-// cgroupGaps are the reasons why cgroups do not limit.
+// cgroupGaps lists the reasons why cgroups do not limit.
 func (b *Backend) cgroupGaps() string {
 	var reasons []string
 	for _, gap := range b.host.Cgroups.Missing() {
@@ -115,10 +123,10 @@ func (b *Backend) probeLandlock(iso *sandbox.Isolation) {
 }
 
 func (b *Backend) probeCgroups(iso *sandbox.Isolation) {
-	b.host.ProbeCgroups(iso, !b.host.Self.Privileged && !b.runtime.kernel) // the kernel's processes are not seen
+	b.host.ProbeCgroups(iso, !b.host.Self.Privileged && !b.runtime.kernel) // the host does not see the processes of that kernel
 	if b.runtime.kernel && iso.Controls[sandbox.ControlProcesses] == sandbox.Enforced {
 		iso.Lack(sandbox.ControlProcesses, sandbox.Polled,
-			b.runtime.name+" counts no processes: the host's limit bounds what serves them, and whoever reaches it ends the sandbox",
+			b.runtime.name+" counts no processes: the host's limit bounds what serves them, and a program that reaches it ends the sandbox",
 			"--runtime runc, if that matters more")
 	}
 }

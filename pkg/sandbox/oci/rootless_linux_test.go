@@ -17,13 +17,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// asPlainUser starts a test of this very binary as a plain user. It may be behind an obstacle: see conformance.Plain.
+// asPlainUser starts a test of this binary as an ordinary user, optionally behind an obstacle: see conformance.Plain.
 func asPlainUser(t *testing.T, p conformance.Plain, runtime, obstacle, test string) {
 	t.Helper()
 	p.Run(t, needs(t, runtime), obstacle, test, runtimeVariable+"="+runtime)
 }
 
-// everyPlain runs a test as each kind of plain user that can have a runtime. A long test is for make test-all.
+// everyPlain runs a test as each kind of ordinary user that can have a runtime. A long test is for make test-all.
 func everyPlain(t *testing.T, long bool, test string) {
 	t.Helper()
 	if long {
@@ -37,7 +37,7 @@ func everyPlain(t *testing.T, long bool, test string) {
 	})
 }
 
-// plainBackend is one of the plain user who runs this.
+// plainBackend is a backend of the ordinary user who runs this.
 func plainBackend(t *testing.T) (b *Backend, runtime string, tier sandbox.Tier) {
 	t.Helper()
 	tier, _ = conformance.AsPlain(t)
@@ -71,14 +71,14 @@ func TestRootlessAttack(t *testing.T)      { everyPlain(t, true, "^TestPlainAtta
 
 func TestPlainConformance(t *testing.T) {
 	b, runtime, tier := plainBackend(t)
-	// What only root can do: a disk of its own, the host's root to be changed in a copy, ids that nobody has.
+	// Features of root only: a disk of its own, a writable copy of the host's root, ids that no other process has.
 	c := claims(runtime, "")
 	c.Tier = tier
 	drop := []conformance.Expectation{conformance.DiskApart, conformance.UniqueIDs}
 	if tier == sandbox.TierNamespace {
 		drop = append(drop, conformance.Memory, conformance.Processes, conformance.Metrics)
 	}
-	if runtime == "runsc" { // which does these for root: TestPlainRefusals
+	if runtime == "runsc" { // it does these for root only: TestPlainRefusals
 		drop = append(drop, conformance.PTY, conformance.Writable)
 	}
 	c.Has = slices.DeleteFunc(c.Has, func(c conformance.Expectation) bool { return slices.Contains(drop, c) })
@@ -94,24 +94,25 @@ func TestPlainAttack(t *testing.T) {
 	b, runtime, _ := plainBackend(t)
 	known := maps.Clone(otherwise[runtime])
 	if runtime == "runsc" { // the host's limits for users do not reach into it
-		known["R6"] = struct{ what, why string }{`^(timers|inotify)`, "gVisor limits neither timers nor inotify instances but by open files; they are memory of the sandbox"}
+		known["R6"] = struct{ what, why string }{`^(timers|inotify)`,
+			"gVisor limits neither timers nor inotify instances but by open files; they are memory of the sandbox"}
 		known["S7"] = struct{ what, why string }{`a terminal can be had with runsc as root only`, "there are none to attack: TestPlainRefusals"}
 	}
 	attackAll(t, b, runtime, known)
-	// Of a case that could not be carried out, the victim's group is left for whoever comes next.
+	// A case that could not run leaves the victim's cgroup to the next collector.
 	if _, err := b.Collect(t.Context(), false); err != nil {
 		t.Error(err)
 	}
 }
 
-// A supervisor that is killed takes lodge, runtime and container along, and nothing of them is left, for the next to find or not to.
+// When a supervisor is killed, runtime helper, runtime and container end with it, and leave nothing for a collector.
 func TestPlainDies(t *testing.T) {
 	b, runtime, _ := plainBackend(t)
 	diesWithSupervisor(t, b, runtime)
 	leavesNothing(t, b, func(sandbox.Residue) bool { return true })
 }
 
-// Who a sandbox is to the host, with and without subordinate ids, and with a volume that is the user's own.
+// The ids of a sandbox on the host, with and without subordinate ids, and with a volume that belongs to the user.
 func TestPlainIdentity(t *testing.T) {
 	b, runtime, tier := plainBackend(t)
 	_, subIDs := conformance.AsPlain(t)
@@ -127,7 +128,9 @@ func TestPlainIdentity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c", "id -u; cat /data/secret; echo made > /data/made; echo > /tmp/x; python3 -c 'import os; [print(s.st_uid, s.st_gid) for s in map(os.stat, [\"/tmp/x\", \"/workspace\"])]'"}}, sandbox.IO{})
+		res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c",
+			"id -u; cat /data/secret; echo made > /data/made; echo > /tmp/x; python3 -c 'import os; [print(s.st_uid, s.st_gid) for s " +
+				"in map(os.stat, [\"/tmp/x\", \"/workspace\"])]'"}}, sandbox.IO{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +161,7 @@ func TestPlainIdentity(t *testing.T) {
 	}
 }
 
-// seenAs looks at a program from outside: it is not us if there is somebody else to be.
+// seenAs checks a program's ids from outside: they are not the user's if there are subordinate ids.
 func seenAs(t *testing.T, m *sandbox.Manager, id string, subIDs bool) {
 	t.Helper()
 	const mark = "61.7531"
@@ -185,7 +188,7 @@ func seenAs(t *testing.T, m *sandbox.Manager, id string, subIDs bool) {
 	t.Error("it is not seen")
 }
 
-// What can not be had without root is refused, and says why.
+// A feature that needs root is refused, with the reason.
 func TestPlainRefusals(t *testing.T) {
 	b, runtime, tier := plainBackend(t)
 	m := sandbox.NewManager(b, sandbox.Options{})
@@ -203,7 +206,8 @@ func TestPlainRefusals(t *testing.T) {
 		dir := t.TempDir()
 		m := sandbox.NewManager(b, sandbox.Options{VolumeRoots: []string{dir}})
 		volume := sandbox.Spec{Require: tier, Volumes: []sandbox.Volume{{Source: dir, Target: "/data", Writable: true}}}
-		if _, err := m.Create(t.Context(), volume); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "a volume that can be written to can be had with runsc as root only") {
+		if _, err := m.Create(t.Context(), volume); !errors.Is(err, sandbox.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "a volume that can be written to can be had with runsc as root only") {
 			t.Errorf("volume: %v", err)
 		}
 		id, err := m.Create(t.Context(), sandbox.Spec{Require: tier})
@@ -241,7 +245,7 @@ func TestPlainRefusals(t *testing.T) {
 	}
 }
 
-// What keeps a plain user from having containers at all is told apart.
+// Obstacles that keep an ordinary user from any container have distinct messages.
 func TestRootlessObstacle(t *testing.T) {
 	asPlainUser(t, conformance.Plain{}, "runc", "mount -t tmpfs tmpfs /proc/sys/kernel", "^TestPlainObstacle$")
 }
@@ -261,7 +265,7 @@ func TestPlainObstacle(t *testing.T) {
 	}
 }
 
-// A little of everything, and then nothing is left.
+// A short test of every feature, after which nothing is left.
 func TestPlainSmoke(t *testing.T) {
 	b, runtime, tier := plainBackend(t)
 	m := sandbox.NewManager(b, sandbox.Options{})
@@ -282,7 +286,8 @@ func TestPlainSmoke(t *testing.T) {
 		return res
 	}
 	res := run(sh("id -u; id -G; pwd; cat in; cat; echo x > /usr/x || echo refused; echo kept > out; echo err >&2; exit 3"), " typed\n")
-	if got := string(res.Stdout.Bytes()); got != "1000\n1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 || res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
+	if got := string(res.Stdout.Bytes()); got != "1000\n1000\n/workspace\nput typed\nrefused\n" || res.Exit.Code != 3 ||
+		res.Verdict != sandbox.VerdictNonzeroExit || !strings.Contains(string(res.Stderr.Bytes()), "err\n") {
 		t.Errorf("%q, %q, %+v", got, res.Stderr.Bytes(), res.Exit)
 	}
 	if res.Isolation.Tier != tier || res.Metrics.MemoryPeak == 0 && tier != sandbox.TierNamespace {
@@ -291,14 +296,15 @@ func TestPlainSmoke(t *testing.T) {
 	if runtime == "runc" {
 		smokeWalls(t, run)
 	}
-	// A program that is to end is asked to, before it is made to.
+	// A program is asked to end before it is killed.
 	asked := sh("trap 'echo asked; exit 5' TERM; while :; do :; done")
 	asked.Limits.CPUTime = 500 * time.Millisecond
 	if res = run(asked, ""); string(res.Stdout.Bytes()) != "asked\n" || res.Exit.Code != 5 || res.Verdict != sandbox.VerdictCPULimit {
 		t.Errorf("asked to end: %q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 	}
-	// The scratch goes on, the processes do not; and a signal is the program's own.
-	if res = run(sh("cat out; kill -TERM $$"), ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 15 {
+	// The scratch survives the phase, the processes do not; and a signal is the program's own.
+	if res = run(sh("cat out; kill -TERM $$"), ""); string(res.Stdout.Bytes()) != "kept\n" || res.Verdict != sandbox.VerdictSignaled ||
+		res.Exit.Signal != 15 {
 		t.Errorf("%q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 	}
 	if err := errors.Join(m.Delete(ctx, id), m.Close()); err != nil {
@@ -308,15 +314,16 @@ func TestPlainSmoke(t *testing.T) {
 
 func sh(script string) sandbox.Process { return sandbox.Process{Args: []string{"sh", "-c", script}} }
 
-// smokeWalls looks at what is different on the host's own kernel.
+// smokeWalls checks the properties that only hold on the host's own kernel.
 func smokeWalls(t *testing.T, run func(sandbox.Process, string) *sandbox.Result) {
 	t.Helper()
-	// What the walls are made of, as the program itself sees it.
-	res := run(sh("grep -E '^(CapBnd|CapEff|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'; cut -d: -f3 /proc/self/cgroup | sort -u; cat /proc/net/dev | wc -l; unshare -U true || echo refused"), "")
+	// The controls, as the program itself sees them.
+	res := run(sh("grep -E '^(CapBnd|CapEff|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'; cut -d: -f3 /proc/self/cgroup "+
+		"| sort -u; cat /proc/net/dev | wc -l; unshare -U true || echo refused"), "")
 	if got := string(res.Stdout.Bytes()); got != "CapEff:0000000000000000\nCapBnd:0000000000000000\nNoNewPrivs:1\nSeccomp:2\n/\n3\nrefused\n" {
 		t.Errorf("%q, %q", got, res.Stderr.Bytes())
 	}
-	// A loopback for the one that is to have it, and a limit for the one that needs it.
+	// A loopback for the process that asks for it, and a limit for the process that needs it.
 	local := sh("exec 3<>/dev/tcp/127.0.0.1/1")
 	local.Args[0] = "bash"
 	for network, want := range map[sandbox.NetworkMode]string{sandbox.NetworkNone: "Permission denied", sandbox.NetworkLocalhost: "refused"} {

@@ -22,23 +22,25 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// A runtime helper is this very program in another process, in whose namespaces an ordinary user's container is: the first process of a pid
-// namespace, and root of a user namespace in which it has mounts, a network and a runtime of its own.
+// A runtime helper is this executable in another process, whose namespaces contain an ordinary user's container: it is
+// the first process of a pid namespace, and root of a user namespace in which it has mounts, a network and a runtime of
+// its own.
 //
 //	supervisor → open{…} [control, log, root, scratch, volumes…];  helper → answer{…} [scratch, and for a limit poller: shm, diag]
 //	supervisor → loopback{};                                       helper → answer{…}
 //
-// It ends when its runtime does, or its socket: with the supervisor, however that ends. Then the kernel ends whatever is in its pid
-// namespace, the container's in it, and its mounts and the runtime's state with them: a runtime helper leaves nothing.
+// The helper ends with its runtime, or with its socket, so also with the supervisor, however that ends. Then the kernel
+// ends every process of its pid namespace, the container's included, and removes its mounts and the runtime's state: a
+// runtime helper leaves nothing.
 const helperName = "sandbox-runtime-helper"
 
 // helperOrder is an order to a runtime helper. What names which.
 type helperOrder struct {
 	What string `json:"what"`
 
-	HostMountNS uint64              `json:"host_mount_ns,omitempty"` // the supervisor's own, which a helper must not find itself in
+	HostMountNS uint64              `json:"host_mount_ns,omitempty"` // the supervisor's own; the helper must have another
 	Place       string              `json:"place,omitempty"`         // a directory that may be covered there
-	KeepGroups  bool                `json:"keep_groups,omitempty"`   // there is no right to drop them
+	KeepGroups  bool                `json:"keep_groups,omitempty"`   // the helper may not drop them
 	Settings    []initproto.Setting `json:"settings,omitempty"`      // of its namespaces
 	Parts       *bundleParts        `json:"parts,omitempty"`
 	Loopback    bool                `json:"loopback,omitempty"`
@@ -48,7 +50,7 @@ type helperOrder struct {
 	Stdin       bool                `json:"stdin,omitempty"` // the init's socket is the runtime's standard input
 }
 
-// The orders there are.
+// The orders.
 const (
 	orderOpen     = "open"
 	orderLoopback = "loopback"
@@ -70,7 +72,7 @@ func startRuntimeHelper(o spawn.Options) (*runtimeHelper, error) {
 	return &runtimeHelper{helper: h}, nil
 }
 
-// ask sends an order and waits for the answer, which must come with that many descriptors. They are the caller's.
+// ask sends an order and waits for the answer, which must have that many descriptors. The caller owns them.
 func (h *runtimeHelper) ask(o *helperOrder, send []int, want int) ([]int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,8 +82,8 @@ func (h *runtimeHelper) ask(o *helperOrder, send []int, want int) ([]int, error)
 	return rootless.Ask(h.helper.Socket(), Name, o, send, want)
 }
 
-// hangUp closes the socket of a helper whose process is reaped as the init's. Twice is fine.
-func (h *runtimeHelper) hangUp() {
+// closeSocket closes the socket of a helper whose process is reaped as the init's. It may be called twice.
+func (h *runtimeHelper) closeSocket() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.gone {
@@ -90,14 +92,14 @@ func (h *runtimeHelper) hangUp() {
 	}
 }
 
-// init makes every program that links this package able to be its own runtime helper, without a line in its main.
+// init makes every program that links this package its own runtime helper, without a line in its main.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == helperName {
 		serveHelper(spawn.HelperSocket, os.Exit) //nolint:forbidigo // a helper has no main to return to
 	}
 }
 
-// serveHelper is the whole life of a runtime helper. It does not return: exit is os.Exit.
+// serveHelper is the main function of a runtime helper. It does not return: exit is os.Exit.
 func serveHelper(socket int, exit func(code int)) {
 	if kind, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET || os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, helperName+": this program is started by sandbox-run only, as the first process of a pid namespace")
@@ -112,7 +114,7 @@ func serveHelper(socket int, exit func(code int)) {
 			err = failure("raise loopback", "network", raiseLoopback())
 		case o.What == orderOpen && runtime == 0:
 			if out, runtime, err = o.open(fds); err == nil {
-				then = func() { // not before the supervisor has its answer
+				then = func() { // called after the answer is sent
 					go func() {
 						reapUntil(runtime)
 						exit(0)
@@ -126,7 +128,7 @@ func serveHelper(socket int, exit func(code int)) {
 	})
 }
 
-// reapUntil reaps every process that has lost its parent, until the runtime ends.
+// reapUntil reaps every orphaned process until the runtime ends.
 func reapUntil(runtime int) {
 	for {
 		switch pid, err := unix.Wait4(-1, nil, unix.WALL, nil); {
@@ -137,7 +139,7 @@ func reapUntil(runtime int) {
 	}
 }
 
-// open does everything up to the runtime's start. The descriptors are the caller's.
+// open does everything up to the runtime's start. The caller owns the descriptors.
 func (o *helperOrder) open(fds []int) (out []int, runtime int, err error) {
 	const control, log, root, disk, volumes = 0, 1, 2, 3, 4
 	if len(fds) < volumes || o.Parts == nil || len(o.Command) == 0 {
@@ -190,11 +192,12 @@ func (o *helperOrder) open(fds []int) (out []int, runtime int, err error) {
 	if o.Stdin {
 		files[0], files = files[3], files[:3]
 	}
-	runtime, err = syscall.ForkExec(o.Runtime, o.Command, &syscall.ProcAttr{Dir: "/", Env: environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+	runtime, err = syscall.ForkExec(o.Runtime, o.Command,
+		&syscall.ProcAttr{Dir: "/", Env: environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
 	return out, runtime, failure("start "+o.Runtime, "runtime", err)
 }
 
-// openForPoller opens what a limit poller counts by.
+// openForPoller opens the files that a limit poller reads.
 func openForPoller(out []int, shm string) ([]int, error) {
 	fd, err := unix.Open(shm, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -207,7 +210,7 @@ func openForPoller(out []int, shm string) ([]int, error) {
 	return append(out, fd), nil
 }
 
-// prepareNamespaces makes the mounts that a runtime needs. Nothing is mounted before it is clear that the namespaces are the helper's own.
+// prepareNamespaces makes the mounts that a runtime needs. It first checks that the namespaces are the helper's own.
 func (o *helperOrder) prepareNamespaces() error {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
@@ -224,19 +227,20 @@ func (o *helperOrder) prepareNamespaces() error {
 			return failure("drop groups", "identity", err)
 		}
 	}
-	// The runtime looks for itself, and for what it has started, by the numbers that they have here.
+	// The runtime looks up itself and its children by their pids in this namespace.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return failure("mount /proc", "rootfs", err)
 	}
 	for _, s := range o.Settings {
-		// A kernel that was built without what is counted has no such file.
+		// A kernel without the counter has no such file.
 		if err := os.WriteFile("/proc/sys/"+s.Name, []byte(s.Value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return failure("set "+s.Name, "limits", err)
 		}
 	}
-	// Programs are limited by groups of ours. What the runtime would make beside them, where it may, would stay behind when it is killed.
+	// The supervisor's cgroups limit the programs. Cgroups that the runtime would make beside them would stay when it is
+	// killed.
 	err := unix.MountSetattr(unix.AT_FDCWD, cgroupMount, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) { // the latter: there are none
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) { // EINVAL: there are no cgroup mounts
 		return failure("protect "+cgroupMount, "rootfs", err)
 	}
 	if err := unix.Mount("tmpfs", o.Place, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+strconv.Itoa(helperRoom)); err != nil {
@@ -248,7 +252,7 @@ func (o *helperOrder) prepareNamespaces() error {
 	return nil
 }
 
-// helperRoom is what a bundle and the runtime's state may take: some ten kilobytes, and what a runtime of tomorrow may want.
+// helperRoom bounds a bundle and the runtime's state: some ten kilobytes, and a reserve for later runtimes.
 const helperRoom = 16 << 20
 
 // buildInHelper makes an ordinary user's container.
@@ -258,7 +262,7 @@ func (c *container) buildInHelper(ctx context.Context) (err error) {
 		return err
 	}
 	plan := c.plan()
-	// The helper has an empty network, and the container is to have that very one.
+	// The helper has an empty network namespace, and the container uses the same one.
 	plan.scratch, plan.network = filepath.Join(i.ns.dir, "scratch"), "/proc/self/ns/net"
 	if c.Group != nil && !c.kind.whole {
 		if err := c.OpenJoinFiles(); err != nil {
@@ -312,7 +316,7 @@ func (c *container) buildInHelper(ctx context.Context) (err error) {
 	if err := c.setUp(ctx); err != nil {
 		return err
 	}
-	// What the runtime and the helper have used so far is not the program's.
+	// The CPU time that the runtime and the helper have used so far is not the program's.
 	for _, pid := range []int{c.pid, parent(c.InitPID)} {
 		u := box.ProcessUsage(pid)
 		c.Before.User, c.Before.System = c.Before.User+u.User, c.Before.System+u.System
@@ -320,7 +324,8 @@ func (c *container) buildInHelper(ctx context.Context) (err error) {
 	if !order.Census {
 		return nil
 	}
-	// The container's own /proc: by its init, which has not ended since, or this fails.
+	// This is the container's own /proc: the path of its init is valid as long as the init has not ended, otherwise this
+	// fails.
 	proc, err := os.Open("/proc/" + strconv.Itoa(c.InitPID) + "/root/proc")
 	if err != nil {
 		return failure("look into container", "limits", err)
@@ -330,7 +335,7 @@ func (c *container) buildInHelper(ctx context.Context) (err error) {
 	return nil
 }
 
-// openHelper starts a runtime helper and has it make the container. The descriptors are the caller's.
+// openHelper starts a runtime helper, which makes the container. The caller owns the descriptors.
 func (c *container) openHelper(order *helperOrder, send []int) ([]int, error) {
 	h, err := c.startHelper()
 	if err != nil {
@@ -350,8 +355,8 @@ func (c *container) openHelper(order *helperOrder, send []int) ([]int, error) {
 	return got, nil
 }
 
-// startHelper starts a runtime helper, in the group of its own that an init has, or in the one that limits the runtime and all that it
-// runs.
+// startHelper starts a runtime helper, in the cgroup of an init, or in the cgroup that limits the runtime and all its
+// processes.
 func (c *container) startHelper() (h *runtimeHelper, err error) {
 	o := c.i.helper
 	if !c.kind.whole {
@@ -364,11 +369,11 @@ func (c *container) startHelper() (h *runtimeHelper, err error) {
 		})
 		return h, err
 	}
-	defer o.Cgroup.Close() // nil is fine
+	defer o.Cgroup.Close() // Close of nil is allowed
 	return startRuntimeHelper(o)
 }
 
-// parent of a process; 0 of one that is gone.
+// parent returns the parent of a process; 0 for a process that is gone.
 func parent(pid int) int {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	n, _ := strconv.Atoi(statusField(text, "PPid"))

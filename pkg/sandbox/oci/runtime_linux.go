@@ -18,8 +18,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// startRuntime has the runtime make the container, and returns its init before that has sent anything: execute executes the runtime with
-// that end of the init's socket.
+// startRuntime lets the runtime make the container, and returns its init before the init's first message: execute
+// executes the runtime with that end of the init's socket.
 func (c *container) startRuntime(execute func(control int) error) (*spawn.Init, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -48,14 +48,14 @@ func (c *container) startRuntime(execute func(control int) error) (*spawn.Init, 
 	return init, nil
 }
 
-// command has the runtime make the container, and stay.
+// command is the command line that makes the container and stays in the foreground.
 func (c *container) command() []string {
 	args := append([]string{c.runtime, "--root", c.ns.stateDir()}, c.kind.global...)
 	args = append(append(args, "run"), c.kind.run...)
 	return append(args, "--bundle", c.dir, c.id)
 }
 
-// execRuntime executes the runtime, in the runtime namespace and, if the runtime itself is to run in one, in a group.
+// execRuntime executes the runtime in the runtime namespace and, if the runtime itself is limited, in a cgroup.
 func (c *container) execRuntime(control int, group *cgroup.Group) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -69,8 +69,9 @@ func (c *container) execRuntime(control int, group *cgroup.Group) error {
 		fds = append(fds, uintptr(control))
 	}
 	var pidfd int
-	// A session of its own: what a terminal sends to us is not for the runtime.
-	attr := &syscall.ProcAttr{Dir: "/", Env: append(environ(), c.kind.env...), Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
+	// A session of its own: signals from the supervisor's terminal are not for the runtime.
+	attr := &syscall.ProcAttr{Dir: "/", Env: append(environ(), c.kind.env...), Files: fds,
+		Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
 	if err := c.enter(attr.Sys, group, func() (err error) {
 		c.pid, err = syscall.ForkExec(c.runtime, c.command(), attr)
 		return err
@@ -81,14 +82,14 @@ func (c *container) execRuntime(control int, group *cgroup.Group) error {
 	return nil
 }
 
-// enter has execute start a process with attr in the runtime namespace and, if there is one, in a group.
+// enter starts a process with attr, by execute, in the runtime namespace and, if there is one, in a cgroup.
 func (c *container) enter(attr *syscall.SysProcAttr, group *cgroup.Group, execute func() error) error {
-	run := c.ns.bench.Do
+	run := c.ns.helper.Do
 	if group != nil {
 		if born := group.OpenForClone(); born != nil {
 			defer born.Close()
 			attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
-		} else { // a thread that visits a group may not get back from there
+		} else { // a thread that enters a cgroup may not be able to leave it
 			plain := execute
 			execute = func() error { return group.RunInside(plain) }
 			run = c.ns.inside
@@ -97,7 +98,7 @@ func (c *container) enter(attr *syscall.SysProcAttr, group *cgroup.Group, execut
 	return run(execute)
 }
 
-// inside runs f on a thread in the runtime namespace, and so runs what f starts.
+// inside runs f, and the processes that f starts, on a thread in the runtime namespace.
 func (n *runtimeNamespace) inside(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -110,10 +111,10 @@ func (n *runtimeNamespace) inside(f func() error) error {
 	})
 }
 
-// deleteState has the runtime delete a container that it could not delete itself, because it was killed.
+// deleteState lets the runtime delete a container that a killed runtime has left.
 func (c *container) deleteState(ctx context.Context) error {
 	var left []string
-	_ = c.ns.bench.Do(func() error {
+	_ = c.ns.helper.Do(func() error {
 		left, _ = filepath.Glob(filepath.Join(c.ns.stateDir(), c.id+"*"))
 		return nil
 	})
@@ -137,14 +138,15 @@ func (c *container) deleteState(ctx context.Context) error {
 	return nil
 }
 
-// watchInterval is how often a runtime is looked at that is making a container. Most have made it before the first look.
+// watchInterval is the time between two checks of a runtime that makes a container. Most have made it before the first
+// check.
 const watchInterval = 250 * time.Millisecond
 
-// errKilled is the error of a runtime that was killed: one that ends by itself says why.
+// errKilled is the error of a killed runtime: a runtime that ends by itself prints the reason.
 var errKilled = errors.New("it was killed before its container stood")
 
-// watchRuntime calls end if the runtime ends before its container stands. When it is killed, its own init may live on, and wait for it for
-// ever, with our socket open: nothing would come from there.
+// watchRuntime calls end if the runtime ends before its container runs. The own init of a killed runtime may live on and
+// wait for it for ever, with the supervisor's socket open and without ever sending a message.
 func (c *container) watchRuntime(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()

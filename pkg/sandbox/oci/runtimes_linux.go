@@ -11,56 +11,60 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// kind is what there is to know of a runtime. All that runtimes differ in is here.
+// kind describes a runtime. All differences between runtimes are here.
 type kind struct {
 	name string
-	file string // what its executable is called
+	file string // name of its executable
 	tier sandbox.Tier
-	// global are options before the command, run those after it.
+	// global are the options before the command, run those after it.
 	global, run []string
-	// env are further variables of the runtime's own.
+	// env are additional variables of the runtime.
 	env []string
-	// stdin: the init's socket is its standard input. Others hand on descriptor 3.
+	// stdin: the init's socket is the runtime's standard input. Other runtimes pass on descriptor 3.
 	stdin bool
-	// early: it can be started before its bundle is made, waits for its config, and needs nothing of it once the init runs.
+	// early: the runtime can start before its bundle is made, waits for its config, and does not need the bundle once
+	// the init runs.
 	early bool
-	// whole: the runtime itself, and the kernel it brings along, run in the cgroup that limits the program. With others the init
-	// stays outside, and the program joins.
+	// whole: the runtime and its kernel run in the cgroup that limits the program. With other runtimes the init stays
+	// outside, and the program joins.
 	whole bool
-	// kernel: it brings one along. Walls of the host's kernel are then not the program's.
+	// kernel: the runtime has a kernel of its own. Controls of the host's kernel then do not apply to the program
+	// directly.
 	kernel bool
-	// relays: its kernel hands out no end of a terminal, and takes one from the runtime's exec only.
+	// relays: its kernel passes out no end of a terminal, and takes one only from the runtime's exec.
 	relays bool
-	// devices: it makes /dev itself.
+	// devices: the runtime makes /dev itself.
 	devices bool
-	// unified: of machines that have v1 hierarchies it refuses some (those with a v2 tree besides), and puts containers at the
-	// root of each on the others, where no limit of ours would hold.
+	// unified: the runtime needs v2. Of machines with v1 hierarchies it refuses some (those that also have a v2 tree),
+	// and on the others it puts containers at the root of each hierarchy, outside the supervisor's limits.
 	unified bool
-	oldest  version // that will do
+	oldest  version // that works
 	get     string  // how to get it
-	// rooted says why an ordinary user can not have it.
+	// rooted is the reason why an ordinary user can not use it.
 	rooted string
-	// unfit says why it can not be driven at all.
+	// unfit is the reason why this backend can not use it at all.
 	unfit string
 }
 
-// notSeen: what it does there is not known.
+// notSeen: its behaviour there is not known.
 const notSeen = "this backend has not been tried with it in a user namespace"
 
-// runtimes that are known, in the order in which they are looked for.
+// runtimes are the known runtimes, in the order of the search.
 var runtimes = []kind{
 	{
 		name: "runc", file: "runc", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, early: true,
-		// It does one thing after the other, and little of that before it only waits.
+		// runc works sequentially, and has little to do before it only waits.
 		env:    []string{"GOMAXPROCS=1", "GOGC=800"},
 		oldest: version{1, 1}, get: "apt-get install runc",
 	},
-	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen, oldest: version{1, 0}, get: "apt-get install crun"},
-	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen, oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
+	{name: "crun", file: "crun", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen,
+		oldest: version{1, 0}, get: "apt-get install crun"},
+	{name: "youki", file: "youki", tier: sandbox.TierContainer, run: []string{"--preserve-fds", "1"}, unified: true, rooted: notSeen,
+		oldest: version{0, 3}, get: "a release of https://github.com/youki-dev/youki on PATH"},
 	{
 		name: "runsc", file: "runsc", tier: sandbox.TierGVisor, stdin: true, whole: true, kernel: true, relays: true, devices: true,
-		// Its network is a loopback and nothing else; the namespace that it is given is empty in any case. Its cgroup is the one
-		// that it is started in.
+		// Its network is a loopback and nothing else; the namespace that it gets is empty in any case. It stays in the
+		// cgroup that it is started in.
 		global: []string{"--network", "none", "--ignore-cgroups", "--overlay2", "none"},
 		oldest: version{20221219}, get: "apt-get install runsc",
 	},
@@ -71,7 +75,7 @@ var runtimes = []kind{
 	},
 }
 
-// Runtimes lists the names that --runtime knows.
+// Runtimes lists the names that --runtime accepts.
 func Runtimes() (names []string) {
 	for _, k := range runtimes {
 		names = append(names, k.name)
@@ -79,7 +83,7 @@ func Runtimes() (names []string) {
 	return names
 }
 
-// found is a runtime of this machine, or why there is none.
+// found is a runtime of this machine, or the reason why there is none.
 type found struct {
 	*kind
 	path    string
@@ -95,8 +99,8 @@ func byName(name string) *kind {
 	return nil
 }
 
-// find looks a runtime up: by name, by path, or the first one that there is. An error is the caller's fault; what the machine
-// lacks is a reason.
+// find looks a runtime up: by name, by path, or the first on this machine. An error is for an invalid request; a missing
+// runtime is a reason.
 func find(asked string) (*found, error) {
 	if asked == "" {
 		for i := range runtimes {
@@ -118,14 +122,15 @@ func find(asked string) (*found, error) {
 		if err != nil {
 			return nil, sandbox.Invalid("runtime", "%w", err)
 		}
-		// By the name it was given, then by what that leads to.
+		// By the given name, then by the name of the link's target.
 		for _, p := range []string{asked, real} {
 			if k == nil {
 				k = byName(filepath.Base(p))
 			}
 		}
 		if k == nil {
-			return nil, sandbox.Invalid("runtime", "%q is none that is known; its file must be called like one of %s", asked, strings.Join(Runtimes(), ", "))
+			return nil, sandbox.Invalid("runtime", "%q is none that is known; its file must be called like one of %s", asked,
+				strings.Join(Runtimes(), ", "))
 		}
 		path = real
 	}

@@ -46,7 +46,7 @@ func FuzzParseVersion(f *testing.F) {
 	})
 }
 
-// script is a runtime that says what it is told to.
+// script is a runtime that prints a given text.
 func script(t *testing.T, name, says string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -63,7 +63,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	for _, name := range append(Runtimes(), "") { // none is there, and each says how to get it
+	for _, name := range append(Runtimes(), "") { // none is installed, and each error says how to get it
 		f, err := find(name)
 		if err != nil || f.reason == "" || f.remedy == "" || f.path != "" && name != "kata" {
 			t.Errorf("%q: %+v, %v", name, f, err)
@@ -78,8 +78,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A runtime that is too old, that says nothing, or nothing that makes sense, is refused with the reason; what it said is kept
-// until its file changes.
+// A runtime that is too old, or prints no valid version, is refused with the reason; its answer is kept until its file
+// changes.
 func TestVersions(t *testing.T) {
 	cache := t.TempDir()
 	for says, reason := range map[string]string{
@@ -96,7 +96,7 @@ func TestVersions(t *testing.T) {
 			t.Errorf("%s: %q", says, f.reason)
 		}
 		if reason != "" && f.remedy == "" {
-			t.Errorf("%s: and nobody says what to do", says)
+			t.Errorf("%s: without a remedy", says)
 		}
 	}
 	file := script(t, "runc", "echo runc version 1.1.1; echo asked >> "+cache+"/asked")
@@ -116,7 +116,7 @@ func TestVersions(t *testing.T) {
 	if f.check(context.Background(), cache); f.version != "1.1.20" {
 		t.Errorf("changed: %+v", f)
 	}
-	// What others may write to is not believed.
+	// A cache file that other users may write to is not used.
 	if err := os.Chmod(cache+"/runtime-runc.json", 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What a machine can not do is said, with the way out; nothing is made.
+// A feature that the machine does not have is reported, with the remedy; nothing is made.
 func TestRefusals(t *testing.T) {
 	testenv.NeedRoot(t)
 	for name, want := range map[string]string{"crun": "cgroups v2", "kata": "containerd", "youki": "not on PATH"} {
@@ -144,7 +144,8 @@ func TestRefusals(t *testing.T) {
 			if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if _, err := b.Create(context.Background(), &sandbox.Spec{}); !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "try: ") {
+			if _, err := b.Create(context.Background(), &sandbox.Spec{}); !errors.Is(err, sandbox.ErrRefused) ||
+				!strings.Contains(err.Error(), "try: ") {
 				t.Errorf("%s: %v", name, err)
 			}
 			_ = m.Close()
@@ -155,7 +156,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A bundle drops everything that it does not say, and says everything.
+// A bundle drops every right, and states every setting explicitly.
 func TestBundle(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		filter, err := newFilter(seccomp.Policy{})
@@ -163,8 +164,9 @@ func TestBundle(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &bundlePlan{
-			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()}, init: rootInit(sandbox.DefaultUser, 5000, 5001),
-			dir: "/b", scratch: "/s", network: "/n", filter: filter,
+			kind: byName(runtime), spec: &sandbox.Spec{User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits()},
+			init: rootInit(sandbox.DefaultUser, 5000, 5001),
+			dir:  "/b", scratch: "/s", network: "/n", filter: filter,
 		}
 		f, err := b.bundleParts(nil)
 		if err != nil {
@@ -175,13 +177,17 @@ func TestBundle(t *testing.T) {
 		if err := json.Unmarshal(text, &c); err != nil {
 			t.Fatal(err)
 		}
-		if !c.Process.NoNewPrivileges || c.Process.User.UID != 1000 || len(c.Linux.Namespaces) != 7 || c.Linux.Seccomp.DefaultAction != "SCMP_ACT_ERRNO" {
+		if !c.Process.NoNewPrivileges || c.Process.User.UID != 1000 || len(c.Linux.Namespaces) != 7 ||
+			c.Linux.Seccomp.DefaultAction != "SCMP_ACT_ERRNO" {
 			t.Errorf("%s: %s", runtime, text)
 		}
 		if !strings.Contains(string(text), `"capabilities":{"bounding":[],"effective":[],"inheritable":[],"permitted":[],"ambient":[]}`) {
 			t.Errorf("%s: capabilities are left to the runtime: %s", runtime, text)
 		}
-		if named := slices.ContainsFunc(c.Process.Env, func(v string) bool { return strings.HasPrefix(v, "SANDBOX_INIT_CONTROL=") }); named != (runtime == "runsc") {
+		if named := slices.ContainsFunc(c.Process.Env, func(v string) bool {
+			return strings.HasPrefix(v,
+				"SANDBOX_INIT_CONTROL=")
+		}); named != (runtime == "runsc") {
 			t.Errorf("%s: %q", runtime, c.Process.Env)
 		}
 		for _, m := range c.Mounts {

@@ -21,16 +21,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 )
 
-// terminalRelay is a terminal in a container whose kernel can take one from the runtime only: the runtime's exec puts our init's
-// executable on it a second time, and that runs the program. The runtime hands on what the terminal says: that Ctrl-C was typed, that it
-// has another size.
+// terminalRelay is a terminal in a container whose kernel takes one only from the runtime: the runtime's exec starts the
+// init's executable on it a second time, and that process runs the program. The runtime passes on the terminal's
+// signals: a typed Ctrl-C, a new size.
 type terminalRelay struct {
-	name  string        // of the socket where the container's init is found
+	name  string        // of the socket of the container's init
 	ended chan struct{} // closes with the runtime's exec
 	kill  func()        // ends it
 }
 
-// pollInterval is how often a file is looked for that the runtime is about to write.
+// pollInterval is the time between two checks for a file that the runtime is about to write.
 const pollInterval = 2 * time.Millisecond
 
 // RunOnTerminal runs a program on a terminal of its own.
@@ -56,11 +56,11 @@ func (c *container) RunOnTerminal(ctx context.Context, m *initproto.Exec) (*spaw
 	return program, err
 }
 
-// endingTimeout is how long an init may take to notice that it is done.
+// endingTimeout is how long an init may take to notice that its last program has ended.
 const endingTimeout = 500 * time.Millisecond
 
-// isEnding reports whether it was the container's end that kept a relay from being opened: the init goes with the last of its programs,
-// and does not know yet that another one is to come. The runtime may find out about that end before we do.
+// isEnding reports whether a relay could not be opened because the container ended: the init ends with its last program,
+// and does not know yet that another one follows. The runtime may detect that end before the supervisor does.
 func (c *container) isEnding(ctx context.Context) bool {
 	select {
 	case <-c.Init.Done():
@@ -71,7 +71,7 @@ func (c *container) isEnding(ctx context.Context) bool {
 	return false
 }
 
-// openTerminal makes a terminal on the host. Our own end is non-blocking, to be read through the poller.
+// openTerminal makes a terminal on the host. The supervisor's end is non-blocking, to be read through the poller.
 func openTerminal(rows, cols uint16) (master, slave *os.File, err error) {
 	if master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0); err != nil {
 		return nil, nil, err
@@ -96,14 +96,14 @@ func openTerminal(rows, cols uint16) (master, slave *os.File, err error) {
 		err = errors.Join(err, ioctlErr)
 	}
 	if err != nil {
-		_ = slave.Close() // nil is fine
+		_ = slave.Close() // Close of nil is allowed
 		_ = master.Close()
 		return nil, nil, err
 	}
 	return master, slave, nil
 }
 
-// openRelay has the runtime put a relay on a terminal, and returns when the runtime hands on what that says.
+// openRelay lets the runtime put a relay on a terminal, and returns when the runtime passes on its signals.
 func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.File) (*terminalRelay, error) {
 	file := filepath.Join(c.dir, "relay"+strconv.FormatUint(id, 10))
 	name := "relay-" + rand.Text()
@@ -116,13 +116,13 @@ func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.
 	if err != nil {
 		return nil, failure("make terminal relay", "terminal", err)
 	}
-	if err := c.ns.bench.Do(func() error { return os.WriteFile(file, text, 0o600) }); err != nil {
+	if err := c.ns.helper.Do(func() error { return os.WriteFile(file, text, 0o600) }); err != nil {
 		return nil, failure("make terminal relay", "terminal", err)
 	}
 	args := append([]string{"--root", c.ns.stateDir()}, c.kind.global...)
 	cmd := exec.Command(c.runtime, append(args, "exec", "--process", file, "--pid-file", file+".pid", c.id)...)
 	cmd.Env, cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ(), "/", slave, slave, slave
-	// It gets the signals of what is typed.
+	// This process gets the signals of typed keys.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := c.enter(cmd.SysProcAttr, c.Group, cmd.Start); err != nil {
 		return nil, failure("start "+c.runtime, "terminal", err)
@@ -133,10 +133,10 @@ func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.
 	c.opening.Unlock()
 	go func() {
 		defer close(relay.ended)
-		_ = cmd.Wait() // how the program ended, the init knows better
+		_ = cmd.Wait() // the init reports the exit of the program
 	}()
 	err = c.waitForRelay(ctx, relay, file+".pid")
-	_ = c.ns.bench.Do(func() error { return errors.Join(os.Remove(file), os.Remove(file+".pid")) })
+	_ = c.ns.helper.Do(func() error { return errors.Join(os.Remove(file), os.Remove(file+".pid")) })
 	if err == nil {
 		return relay, nil
 	}
@@ -146,18 +146,19 @@ func (c *container) openRelay(ctx context.Context, id uint64, master, slave *os.
 		return nil, ctx.Err()
 	}
 	printed := make([]byte, maxPrinted)
-	_ = master.SetReadDeadline(time.Now().Add(time.Second)) // what it printed is there by now, and then the terminal hangs up
+	_ = master.SetReadDeadline(time.Now().Add(time.Second)) // its output has arrived by now, and then the terminal hangs up
 	n, _ := master.Read(printed)
-	return nil, failure(c.kind.name+" exec", "terminal", fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(printed[:n]), []byte("?"))))
+	return nil, failure(c.kind.name+" exec", "terminal",
+		fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(printed[:n]), []byte("?"))))
 }
 
-// waitForRelay waits for the file that the runtime writes when all is in place.
+// waitForRelay waits for the file that the runtime writes when the relay is ready.
 func (c *container) waitForRelay(ctx context.Context, relay *terminalRelay, file string) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		var text []byte
-		_ = c.ns.bench.Do(func() (err error) {
+		_ = c.ns.helper.Do(func() (err error) {
 			text, err = os.ReadFile(file)
 			return err
 		})
@@ -174,7 +175,8 @@ func (c *container) waitForRelay(ctx context.Context, relay *terminalRelay, file
 	}
 }
 
-// KillRelays ends the relays. It comes before the end of the container, of which they would complain, on the terminal.
+// KillRelays ends the relays. It is called before the end of the container, about which they would print errors on the
+// terminal.
 func (c *container) KillRelays() {
 	c.opening.Lock()
 	defer c.opening.Unlock()
@@ -183,7 +185,7 @@ func (c *container) KillRelays() {
 	}
 }
 
-// CloseRelays waits until they are gone, and then ends the init, which with them has not ended by itself.
+// CloseRelays waits for the end of the relays, and then ends the init, which does not end by itself after relays.
 func (c *container) CloseRelays() error {
 	c.KillRelays()
 	c.opening.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A program on a terminal that comes to a phase just when that ends gets one of its own, like any other.
+// A program on a terminal that enters a phase just when the phase ends gets a phase of its own, like any other.
 func TestTerminalComesLate(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -27,14 +27,15 @@ func TestTerminalComesLate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for n := range 6 { // by the time that the runtime needs to get to its container, a little more each time
+			for n := range 6 { // the phase ends while the runtime starts, a little later each time
 				began, ended := make(chan struct{}), make(chan error, 1)
 				go func() {
-					_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "echo; exec sleep 0.0" + strconv.Itoa(n)}}, sandbox.IO{OnEvent: func(e sandbox.Event) {
-						if e.Kind == sandbox.EventStdout && e.Offset == 0 {
-							close(began)
-						}
-					}})
+					_, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "echo; exec sleep 0.0" + strconv.Itoa(n)}},
+						sandbox.IO{OnEvent: func(e sandbox.Event) {
+							if e.Kind == sandbox.EventStdout && e.Offset == 0 {
+								close(began)
+							}
+						}})
 					ended <- err
 				}()
 				<-began
@@ -53,7 +54,7 @@ func TestTerminalComesLate(t *testing.T) {
 	}
 }
 
-// A process that its phase can not have takes no place in it: with the others, the phase ends.
+// A process that its phase can not take does not count in it: the phase ends with its other processes.
 func TestPhaseRefuses(t *testing.T) {
 	b, _ := newBackend(t, "runsc")
 	spec := &sandbox.Spec{Hostname: sandbox.UserName, User: sandbox.DefaultUser, Limits: sandbox.DefaultLimits(), Network: sandbox.NetworkNone}
@@ -84,7 +85,7 @@ func TestPhaseRefuses(t *testing.T) {
 	}
 }
 
-// A terminal holds what it promises in every phase, whoever has the program as a child: bytes, ends, neighbours, keys.
+// A terminal works in every phase, whichever process is the program's parent: bytes, exits, other programs, keys.
 func TestTerminal(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -118,18 +119,22 @@ func TestTerminal(t *testing.T) {
 				}
 				return res
 			}
-			if res := run("stty raw -echo; cat noise; exit 130"); !bytes.Equal(res.Stdout.Bytes(), noise) || res.Verdict != sandbox.VerdictNonzeroExit || res.Exit.Code != 130 {
+			if res := run("stty raw -echo; cat noise; exit 130"); !bytes.Equal(res.Stdout.Bytes(), noise) ||
+				res.Verdict != sandbox.VerdictNonzeroExit || res.Exit.Code != 130 {
 				t.Errorf("%d bytes of %d, or others; %s, %+v", res.Stdout.Total, len(noise), res.Verdict, res.Exit)
 			}
-			if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"no-such-program"}, TTY: &sandbox.TTY{}}, sandbox.IO{}); err == nil || !strings.Contains(err.Error(), "no-such-program") {
+			if _, err := m.Run(ctx, id, sandbox.Process{Args: []string{"no-such-program"}, TTY: &sandbox.TTY{}}, sandbox.IO{}); err == nil ||
+				!strings.Contains(err.Error(), "no-such-program") {
 				t.Errorf("no such program: %v", err)
 			}
-			// Who ends its own group ends itself, and what serves its terminal; nobody is left waiting.
+			// A program that kills its own process group kills itself and the server of its terminal; no caller is left
+			// waiting.
 			if res := run("kill -KILL 0; sleep 60"); res.Verdict != sandbox.VerdictSignaled || res.Exit.Signal != 9 {
 				t.Errorf("SIGKILL to all: %s, %+v", res.Verdict, res.Exit)
 			}
-			if runtime == "runsc" { // elsewhere that is the init, whom nobody inside can kill
-				// It says that it runs, and is told to go on: without its console it could not have been started.
+			if runtime == "runsc" { // elsewhere the parent is the init, which no program inside can kill
+				// The program reports that it runs, and gets the order to continue: without its console it could not
+				// have been started.
 				typed, keys := io.Pipe()
 				res, err := on("", "echo; read go; kill -KILL $PPID; sleep 0.3; exit 5", true, sandbox.IO{Stdin: typed, OnEvent: func(e sandbox.Event) {
 					if e.Kind == sandbox.EventStdout && e.Offset == 0 {
@@ -141,20 +146,21 @@ func TestTerminal(t *testing.T) {
 				}
 				_ = keys.Close()
 			}
-			// Job control: what is typed reaches who is in the foreground, and stops it. Orphans are buried.
+			// Job control: typed keys reach the foreground process, and stop it. Orphans are reaped.
 			typed, keys := io.Pipe()
 			defer keys.Close()
 			var said bytes.Buffer
 			step := 0
 			steps := []struct{ after, key string }{{"one\r\n", "\x1a"}, {"stopped\r\n", "x\x7fab\x04\x04"}, {"ab.two\r\n", "\x03"}}
-			const script = "for i in 1 2 3; do (true & exec true) & done; wait; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status; set -m; (echo one; exec sleep 60); echo stopped; cat; echo .two; (exec sleep 60)"
+			const script = "for i in 1 2 3; do (true & exec true) & done; wait; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status; set " +
+				"-m; (echo one; exec sleep 60); echo stopped; cat; echo .two; (exec sleep 60)"
 			res, err := on("", script, true, sandbox.IO{Stdin: typed, OnEvent: func(e sandbox.Event) {
 				said.Write(e.Data)
 				if step < len(steps) && strings.Contains(said.String(), steps[step].after) {
 					key := steps[step].key
 					step++
 					go func() {
-						time.Sleep(200 * time.Millisecond) // until the next one is there
+						time.Sleep(200 * time.Millisecond) // until the next process has started
 						_, _ = keys.Write([]byte(key))
 					}()
 				}
@@ -162,7 +168,7 @@ func TestTerminal(t *testing.T) {
 			if err != nil || said.String() != "one\r\n^Zstopped\r\nx\b \babab.two\r\n^C" || res.Exit.Signal != 2 {
 				t.Errorf("job control: %q, %+v, %v", said.String(), res, err)
 			}
-			// Neighbours, with a terminal and without: whoever ends first, the other goes on.
+			// Other programs, with a terminal and without: the end of one does not end the other.
 			for _, first := range []bool{true, false} {
 				long := make(chan string, 1)
 				began := make(chan struct{})

@@ -13,8 +13,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// verify looks at what a container has really got: at its init from outside, and at what that found from inside. A control that
-// is not there is reported as absent, in place of what the bundle asked for; the Manager then refuses what is too weak.
+// verify measures the isolation of a container: its init from outside, and the init's own findings from inside. A
+// missing control is reported as absent, even if the bundle asked for it; the Manager then refuses a sandbox that is too
+// weak.
 func (c *container) verify(iso *sandbox.Isolation) error {
 	addGap := func(control sandbox.Control, format string, args ...any) {
 		if iso.Controls[control] != sandbox.Absent {
@@ -34,7 +35,8 @@ func (c *container) verify(iso *sandbox.Isolation) error {
 		if err := errors.Join(err1, err2); err != nil {
 			return failure("look at init's "+ns.file+" namespace", "verify", err)
 		}
-		// What runs on a kernel of its own is in that one's namespaces, whichever the host has that one in.
+		// A program on a kernel of its own is in that kernel's namespaces; the host's namespaces of that kernel do not
+		// matter.
 		if ours == theirs && !c.kind.kernel {
 			addGap(ns.control, "%s has left the container in our own %s namespace", c.kind.name, ns.file)
 		}
@@ -46,9 +48,10 @@ func (c *container) verify(iso *sandbox.Isolation) error {
 	if in := c.i.init; int(found.UID) != in.uid || int(found.GID) != in.gid {
 		return failure("look at init", "verify", fmt.Errorf("it is %d:%d, not %d:%d", found.UID, found.GID, in.uid, in.gid))
 	}
-	// An ordinary user's init has some, to make a program of itself that has none.
+	// An ordinary user's init has some capabilities, to make a program that has none.
 	if caps := c.i.init.capabilities(); found.Capabilities&^caps != 0 || found.Bounding&^caps != 0 {
-		addGap(sandbox.ControlCapabilities, "the container has capabilities %#x, and could have %#x; %#x are needed", found.Capabilities, found.Bounding, caps)
+		addGap(sandbox.ControlCapabilities, "the container has capabilities %#x, and could have %#x; %#x are needed", found.Capabilities,
+			found.Bounding, caps)
 	}
 	if !found.NoNewPrivs {
 		addGap(sandbox.ControlNoNewPrivs, "%s has not set it", c.kind.name)
@@ -67,7 +70,7 @@ func (c *container) verify(iso *sandbox.Isolation) error {
 	return nil
 }
 
-// verifyInit looks at the host's own records of the init.
+// verifyInit reads the host's own records of the init.
 func (c *container) verifyInit(pid int, addGap func(c sandbox.Control, format string, args ...any)) error {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -99,7 +102,7 @@ func (c *container) verifyInit(pid int, addGap func(c sandbox.Control, format st
 	return nil
 }
 
-// verifyKernel makes sure that there is one in between, and that what it runs in is limited.
+// verifyKernel checks that the program runs on another kernel, and that this kernel is limited.
 func (c *container) verifyKernel(release string, addGap func(c sandbox.Control, format string, args ...any)) {
 	var own unix.Utsname
 	if unix.Uname(&own) == nil && unix.ByteSliceToString(own.Release[:]) == release {
@@ -127,7 +130,7 @@ func inode(pid, ns string) (uint64, error) {
 	return st.Ino, err
 }
 
-// statusField is what /proc/<pid>/status says.
+// statusField returns a field of /proc/<pid>/status.
 func statusField(text []byte, name string) string {
 	_, after, _ := bytes.Cut(text, []byte("\n"+name+":\t"))
 	line, _, _ := bytes.Cut(after, []byte("\n"))

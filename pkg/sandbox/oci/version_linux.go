@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is the numbers of one, the weightiest first.
+// version has the numbers of a version, the most significant first.
 type version []int
 
 func (v version) String() string {
@@ -26,8 +26,8 @@ func (v version) String() string {
 	return strings.Join(words, ".")
 }
 
-// parseVersion finds the version in what a runtime prints when asked for it: in its first line, from the first digit on. A
-// release that is named by its day (release-20221212.0, 0.0~20221219.0) is that day.
+// parseVersion finds the version in the output of a runtime's version command: in its first line, from the first digit
+// on. The version of a release that is named by its day (release-20221212.0, 0.0~20221219.0) is that day.
 func parseVersion(text string) (version, bool) {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	digit := func(r rune) bool { return r >= '0' && r <= '9' }
@@ -58,8 +58,8 @@ func parseVersion(text string) (version, bool) {
 	return v, len(v) > 0
 }
 
-// check finds out whether a runtime is new enough. The query takes as long as a small sandbox, so the answer is kept for as long as the
-// file stays what it is.
+// check reports whether a runtime is new enough. The query takes as long as a small sandbox, so the answer is kept until
+// the file changes.
 func (f *found) check(ctx context.Context, cacheDir string) {
 	if f.reason != "" || f.version != "" {
 		return
@@ -79,12 +79,12 @@ func (f *found) check(ctx context.Context, cacheDir string) {
 	}
 }
 
-// versionAnswer is what is kept of a runtime's answer.
+// versionAnswer is the kept answer of a runtime.
 type versionAnswer struct {
 	Path, Stamp, Text string
 }
 
-// stamp tells a file from any other, and from itself when it was changed.
+// stamp identifies a file and its content by its metadata.
 func stamp(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -112,7 +112,7 @@ func (f *found) queryVersionOnce(ctx context.Context, cacheDir string) (string, 
 	return text, nil
 }
 
-// readAnswer believes what only this user could have written.
+// readAnswer trusts only a file that no other user could have written.
 func readAnswer(file string) (a versionAnswer, ok bool) {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -120,7 +120,8 @@ func readAnswer(file string) (a versionAnswer, ok bool) {
 	}
 	defer f.Close()
 	var st unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || st.Size > maxPrinted {
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 ||
+		st.Size > maxPrinted {
 		return a, false
 	}
 	return a, json.NewDecoder(f).Decode(&a) == nil
@@ -162,7 +163,7 @@ func queryVersion(ctx context.Context, path string) (string, error) {
 	return string(out[:min(len(out), maxPrinted)]), nil
 }
 
-// environ is the runtime's own environment: nothing of ours is its business, nor that of the log it may write.
+// environ is the runtime's environment: it has nothing of the supervisor's.
 func environ() []string {
 	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "GOTRACEBACK=single"}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// What is written to a volume is its owner's on the host, at once; no link in it, planted by the host or by the program, leads out of it to the
-// host's files (F10); what others own in it stays theirs, and no set-id bit appears.
+// A file that is written to a volume belongs to the volume's owner on the host, at once. No link in it, planted by the
+// host or by the program, leads to other files of the host (F10). Files of other owners keep them, and no set-id bit
+// appears.
 func TestWritableVolume(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -26,9 +27,12 @@ func TestWritableVolume(t *testing.T) {
 			t.Cleanup(func() { os.RemoveAll(base) })
 			outside, dir := filepath.Join(base, "outside"), filepath.Join(base, "volume")
 			for _, err := range []error{
-				os.Chmod(base, 0o755), os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777), os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("not yours\n"), 0o666),
-				os.Symlink(outside, filepath.Join(dir, "planted")), os.Symlink("../outside/secret", filepath.Join(dir, "relative")), os.WriteFile(filepath.Join(dir, "roots"), []byte("root's\n"), 0o600),
-				os.WriteFile(filepath.Join(dir, "given"), []byte("given\n"), 0o600), os.Lchown(dir, uid, gid), os.Lchown(filepath.Join(dir, "given"), uid, gid), os.Lchown(filepath.Join(dir, "planted"), uid, gid),
+				os.Chmod(base, 0o755), os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777), os.Mkdir(dir, 0o755),
+				os.WriteFile(filepath.Join(outside, "secret"), []byte("not yours\n"), 0o666),
+				os.Symlink(outside, filepath.Join(dir, "planted")), os.Symlink("../outside/secret", filepath.Join(dir, "relative")),
+				os.WriteFile(filepath.Join(dir, "roots"), []byte("root's\n"), 0o600),
+				os.WriteFile(filepath.Join(dir, "given"), []byte("given\n"), 0o600), os.Lchown(dir, uid, gid),
+				os.Lchown(filepath.Join(dir, "given"), uid, gid), os.Lchown(filepath.Join(dir, "planted"), uid, gid),
 			} {
 				if err != nil {
 					t.Fatal(err)
@@ -36,10 +40,12 @@ func TestWritableVolume(t *testing.T) {
 			}
 			m := sandbox.NewManager(b, sandbox.Options{VolumeRoots: []string{dir}})
 			defer m.Close()
-			if _, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: outside, Target: "/data", Writable: true}}}); err == nil {
+			if _, err := m.Create(t.Context(), sandbox.Spec{Volumes: []sandbox.Volume{{Source: outside, Target: "/data",
+				Writable: true}}}); err == nil {
 				t.Error("a volume from beyond the allowed roots was given")
 			}
-			id, err := m.Create(t.Context(), sandbox.Spec{Require: byName(runtime).tier, Volumes: []sandbox.Volume{{Source: dir, Target: "/data", Writable: true}}})
+			id, err := m.Create(t.Context(), sandbox.Spec{Require: byName(runtime).tier,
+				Volumes: []sandbox.Volume{{Source: dir, Target: "/data", Writable: true}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,14 +71,17 @@ ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo 
 			if text, _ := os.ReadFile(filepath.Join(outside, "secret")); string(text) != "not yours\n" {
 				t.Errorf("outside: %q", text)
 			}
-			if text, _ := os.ReadFile(filepath.Join(dir, "roots")); string(text) != "root's\n" || ownerOf(filepath.Join(dir, "roots")) != fmt.Sprint(0, 0, 0) {
+			if text, _ := os.ReadFile(filepath.Join(dir, "roots")); string(text) != "root's\n" ||
+				ownerOf(filepath.Join(dir, "roots")) != fmt.Sprint(0, 0, 0) {
 				t.Errorf("root's: %q", text)
 			}
 			if list, _ := os.ReadDir(outside); len(list) != 1 {
 				t.Errorf("outside: %v", list)
 			}
-			// The host's side goes on meanwhile: the next phase sees what is there by then, and it is no less a volume for having been a link.
-			if err := errors.Join(os.Remove(filepath.Join(dir, "given")), os.WriteFile(filepath.Join(dir, "given"), []byte("a longer text\n"), 0o644)); err != nil {
+			// The host changes the volume meanwhile: the next phase sees the new state, and a volume that replaces a
+			// link works like any other.
+			if err := errors.Join(os.Remove(filepath.Join(dir, "given")),
+				os.WriteFile(filepath.Join(dir, "given"), []byte("a longer text\n"), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			res, err = m.Run(t.Context(), id, sandbox.Process{Phase: "later", Args: []string{"cat", "/data/given", "/data/new/file"}}, sandbox.IO{})
@@ -86,7 +95,7 @@ ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo 
 	}
 }
 
-// ownerOf is who a file belongs to, and its set-id bits.
+// ownerOf returns the owner of a file, and its set-id bits.
 func ownerOf(name string) string {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(name, &st); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/attack"
 )
 
-// The few things that this backend claims it keeps; the rest is said not to apply.
+// The attacks on the few controls of this backend fail; the other cases do not apply.
 func TestAttackSuite(t *testing.T) {
 	b := newBackend(t)
 	defer b.Close()
@@ -33,7 +33,7 @@ func TestAttackSuite(t *testing.T) {
 			t.Errorf("%s %s: %s: %+v", res.ID, res.Outcome, res.Detail, res.Probes)
 		}
 		if res.Detail == "" {
-			t.Errorf("%s %s, and nobody says why", res.ID, res.Outcome)
+			t.Errorf("%s %s without a reason", res.ID, res.Outcome)
 		}
 	}
 	if !r.OK || r.Grade != attack.GradeD || r.Counts.Held != len(claimed) {

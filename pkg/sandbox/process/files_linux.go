@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// privateDir opens the files of a private directory. A program that does not keep to it can move the directory away: the descriptor stays
-// that of the directory.
+// privateDir opens the files of a private directory. A program can move the directory away: the descriptor still refers
+// to it.
 type privateDir struct {
 	mu  sync.RWMutex
 	top int // descriptor; -1 once closed
@@ -37,9 +37,10 @@ func (s *privateDir) close() {
 	s.top = -1
 }
 
-// scratchFiles are shared with the whole host, which hard links may lead to.
+// scratchFiles copies files in a directory of the host, where hard links may lead to any other file.
 func (i *instance) scratchFiles() *files.Scratch {
-	return &files.Scratch{Place: files.Tree{Opener: files.SharedDir{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name, Failure: failure, Full: "free some space on the host's disk"}
+	return &files.Scratch{Place: files.Tree{Opener: files.SharedDir{Use: i.files.use, Owner: -1}, Shared: true}, Backend: Name,
+		Failure: failure, Full: "free some space on the host's disk"}
 }
 
 // Put makes files in the private directory.
@@ -47,7 +48,8 @@ func (i *instance) Put(ctx context.Context, list []sandbox.File) error {
 	return i.scratchFiles().Put(ctx, list)
 }
 
-// Take hands out files of the private directory.
-func (i *instance) Take(ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
+// Take hands files of the private directory to the caller.
+func (i *instance) Take(ctx context.Context, s sandbox.Selection,
+	each func(f sandbox.File, size sandbox.Size, r io.Reader) error) ([]sandbox.Untaken, error) {
 	return i.scratchFiles().Take(ctx, s, each)
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// Name is what --backend calls this backend.
+// Name is the value of --backend for this backend.
 const Name = "process"
 
-// Options configure a Backend; the zero value serves.
+// Options configure a Backend; the zero value is usable.
 type Options struct{}
 
 // Backend runs processes on the host.
@@ -37,7 +37,7 @@ var (
 	_ box.Kind         = (*instance)(nil)
 )
 
-// New looks at the machine and registers nothing yet.
+// New checks the machine. It does not register the supervisor yet.
 func New(Options) (*Backend, error) {
 	h, err := box.NewHost(Name, box.Options{}, rootless.Self{}, cgroup.Options{})
 	if err != nil {
@@ -51,12 +51,12 @@ func failure(op, stage string, err error) error { return faults.Wrap(Name, op, s
 // Name is "process".
 func (b *Backend) Name() string { return Name }
 
-// hasCgroups reports whether all three limits can be the kernel's.
+// hasCgroups reports whether the kernel can enforce all three limits.
 func (b *Backend) hasCgroups() bool {
 	return !b.host.Counts.Short()
 }
 
-// Probe says how little this backend promises.
+// Probe reports the few controls of this backend.
 func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
 	iso.Tier = sandbox.TierProcess
@@ -65,8 +65,8 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	}
 	iso.Enforce(sandbox.ControlOutput)
 	iso.Controls[sandbox.ControlNoNewPrivs], iso.Controls[sandbox.ControlOpenFiles] = sandbox.Declared, sandbox.Declared
-	// These hold for a program that does not resist. One that does has the ids of whoever started it: it can end
-	// the process that watches it and, as root, leave its cgroup.
+	// These hold for a program that does not resist. A program that resists has the ids of the user who started it: it
+	// can kill the process that polls it and, as root, leave its cgroup.
 	polled := []sandbox.Control{sandbox.ControlWall}
 	if b.hasCgroups() {
 		polled = append(polled, sandbox.ControlCPUTime, sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
@@ -83,9 +83,9 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 		case sandbox.Absent:
 			gap.Reason = "the process backend runs on the host itself"
 		case sandbox.Declared:
-			gap.Reason = "the process backend does not look at what it has started"
+			gap.Reason = "the process backend does not measure the started program"
 		case sandbox.Polled:
-			gap.Reason = "the program has the ids of whoever started it, and could get out of the way"
+			gap.Reason = "the program has the ids of the user who started it, and could evade the limit"
 		default:
 			continue
 		}
@@ -94,7 +94,7 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	return iso
 }
 
-// refuse names what a spec asks for that only a wall could give.
+// refuse returns an error for a feature that this backend can not provide.
 func refuse(spec *sandbox.Spec) error {
 	for _, f := range []struct {
 		asked bool
@@ -102,7 +102,8 @@ func refuse(spec *sandbox.Spec) error {
 	}{
 		{len(spec.Volumes) > 0, "volumes"},
 		{spec.Root.Dir != "" || spec.Root.Image != "" || len(spec.Root.HostPaths) > 0, "another root"},
-		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }), "showing something in another place than the host has it"},
+		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }),
+			"showing something in another place than the host has it"},
 		{spec.WritableRoot, "a writable root"},
 		{spec.Network == sandbox.NetworkLocalhost, "a network of its own"},
 		{spec.Scratch == sandbox.ScratchDisk, "a scratch disk"},
@@ -110,7 +111,7 @@ func refuse(spec *sandbox.Spec) error {
 		if f.asked {
 			return &sandbox.Error{
 				Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported,
-				Err: errors.New(f.what + " needs walls this backend does not have"), Hint: "--backend native",
+				Err: errors.New(f.what + " needs isolation that this backend does not have"), Hint: "--backend native",
 			}
 		}
 	}
@@ -146,12 +147,12 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	return i, nil
 }
 
-// Collect finds what dead supervisors left behind and, unless dryRun, removes it.
+// Collect finds the leftovers of dead supervisors and, unless dryRun, removes them.
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	return b.host.Collect(ctx, dryRun)
 }
 
-// Close ends the registration. Every instance must be destroyed. Twice is fine.
+// Close ends the registration. Every instance must be destroyed. Close may be called twice.
 func (b *Backend) Close() error { return b.host.Close() }
 
 // instance is a private directory and the inits that run in it. It is its own box.Kind.
@@ -162,7 +163,7 @@ type instance struct {
 	files privateDir
 }
 
-// NewPhase starts an init and, where all three limits can be the kernel's, makes a cgroup for what it will run.
+// NewPhase starts an init and, where the kernel can enforce all three limits, makes a cgroup for its programs.
 func (i *instance) NewPhase() (p *box.Phase, err error) {
 	p = box.NewPhase(i.Instance)
 	p.NoPIDNS = true
@@ -194,7 +195,7 @@ func (i *instance) Admit(*box.Phase, *sandbox.Process) error { return nil }
 // Started: nothing is prepared for the next process.
 func (i *instance) Started(*box.Phase, *sandbox.Process) {}
 
-// inside is where a place of the sandbox is on the host.
+// inside returns the host path of a path in the sandbox.
 func (i *instance) inside(p string) string {
 	if rest, ok := files.Beneath(p); ok {
 		return filepath.Join(i.dir, rest)
@@ -202,7 +203,7 @@ func (i *instance) inside(p string) string {
 	return p
 }
 
-// Describe has the process find the private directory in place of the scratch.
+// Describe replaces the scratch with the private directory.
 func (i *instance) Describe(_ *box.Phase, p *sandbox.Process, m *initproto.Exec) {
 	here := *p
 	here.Env = maps.Clone(p.Env)

@@ -31,7 +31,8 @@ func newBackend(t testing.TB) *Backend {
 func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) sandbox.Backend { return newBackend(t) }, conformance.Expectations{
 		Tier: sandbox.TierProcess,
-		Has:  []conformance.Expectation{conformance.Programs, conformance.Kernel, conformance.PTY, conformance.DevTTY, conformance.Memory, conformance.Processes, conformance.OpenFiles, conformance.CPUTime, conformance.Files},
+		Has: []conformance.Expectation{conformance.Programs, conformance.Kernel, conformance.PTY, conformance.DevTTY, conformance.Memory,
+			conformance.Processes, conformance.OpenFiles, conformance.CPUTime, conformance.Files},
 	})
 }
 
@@ -41,7 +42,7 @@ func TestCrash(t *testing.T) {
 	conformance.Crash(t, b, sandbox.TierProcess)
 }
 
-// What only a wall could give is refused, not ignored; and the report says how little there is.
+// A feature that needs isolation is refused, not ignored; and the report shows how few controls there are.
 func TestSaysThatItIsWeak(t *testing.T) {
 	b := newBackend(t)
 	defer b.Close()
@@ -71,8 +72,9 @@ func TestSaysThatItIsWeak(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What is added where the host has it anyway is there.
-	id, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess, Root: sandbox.Root{Add: []sandbox.Mount{{Source: "/usr/bin", Target: "/usr/bin"}}}})
+	// A mount that the host has in the same place is allowed.
+	id, err := m.Create(ctx, sandbox.Spec{Require: sandbox.TierProcess,
+		Root: sandbox.Root{Add: []sandbox.Mount{{Source: "/usr/bin", Target: "/usr/bin"}}}})
 	if err == nil {
 		err = m.Delete(ctx, id)
 	}
@@ -85,7 +87,8 @@ func TestSaysThatItIsWeak(t *testing.T) {
 			t.Errorf("%s holds, whatever the program does?", c)
 		}
 	}
-	if iso.Tier != sandbox.TierProcess || iso.Controls[sandbox.ControlRoot] != sandbox.Absent || iso.Controls[sandbox.ControlSeccomp] != sandbox.Absent {
+	if iso.Tier != sandbox.TierProcess || iso.Controls[sandbox.ControlRoot] != sandbox.Absent ||
+		iso.Controls[sandbox.ControlSeccomp] != sandbox.Absent {
 		t.Errorf("%+v", iso)
 	}
 	for _, c := range sandbox.AllControls() {
@@ -102,7 +105,7 @@ func TestSaysThatItIsWeak(t *testing.T) {
 	}
 }
 
-// The private directories are what HOME, TMPDIR and the working directory are, and go with the sandbox.
+// HOME, TMPDIR and the working directory are private directories, and are removed with the sandbox.
 func TestPrivateDirectories(t *testing.T) {
 	b := newBackend(t)
 	defer b.Close()
@@ -113,7 +116,8 @@ func TestPrivateDirectories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "pwd; echo $HOME; echo $TMPDIR; mkdir -p a/b/c; chmod 0 a/b"}}, sandbox.IO{})
+	res, err := m.Run(ctx, id, sandbox.Process{Args: []string{"sh", "-c", "pwd; echo $HOME; echo $TMPDIR; mkdir -p a/b/c; chmod 0 a/b"}},
+		sandbox.IO{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +130,9 @@ func TestPrivateDirectories(t *testing.T) {
 			t.Errorf("%q: %v", dirs[i], err)
 		}
 	}
-	// And so is what is below them.
-	if res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"pwd"}, Workdir: "/workspace/a"}, sandbox.IO{}); err != nil || string(res.Stdout.Bytes()) != dirs[0]+"/a\n" {
+	// The directories below them are private as well.
+	if res, err = m.Run(ctx, id, sandbox.Process{Args: []string{"pwd"}, Workdir: "/workspace/a"}, sandbox.IO{}); err != nil ||
+		string(res.Stdout.Bytes()) != dirs[0]+"/a\n" {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if err := m.Delete(ctx, id); err != nil {

@@ -23,11 +23,11 @@ type Options struct {
 	Delegate  bool // for the caller of NewHost
 }
 
-// cleanupTimeout bounds the removal of a phase. The kernel needs milliseconds, and seconds for many processes with much memory on a busy
-// machine; their result is worth waiting for.
+// cleanupTimeout bounds the removal of a phase. The kernel needs milliseconds, and seconds for many processes with much
+// memory on a busy machine; the final sample is worth the wait.
 const cleanupTimeout = 5 * time.Second
 
-// Host is what all sandboxes of a backend have in common. The fields are set before the first Instance is made.
+// Host is the part that all sandboxes of a backend share. The fields are set before the first Instance is made.
 type Host struct {
 	Name    string // of the backend, for errors
 	Options Options
@@ -35,13 +35,14 @@ type Host struct {
 	Cgroups *cgroup.Tree
 	Counts  Counts
 	Masks   func() rootfs.Masks // looked up once
-	// Timeout bounds what an init may take to answer: it needs milliseconds, and seconds only on a machine in trouble.
+	// Timeout bounds an answer of an init: it needs milliseconds, and seconds only on an overloaded machine.
 	Timeout time.Duration
-	// Limits are those that the cgroup of a phase's programs keeps.
+	// Limits are the limits that the cgroup of a phase's programs enforces.
 	Limits func(sandbox.Limits) cgroup.Limits
 	// Grade derives the tier of a report; nil where started programs are not measured.
 	Grade func(*sandbox.Isolation)
-	// Opaque: programs run on a kernel of the runtime's own, and are no processes of the host's. Only the limits around them are measured.
+	// Opaque: programs run on a kernel of the runtime's own, and are no processes of the host. Only the limits around
+	// them are measured.
 	Opaque bool
 	// TerminalRelay: that kernel takes a terminal from the runtime only (Container.RunOnTerminal).
 	TerminalRelay bool
@@ -54,10 +55,10 @@ type Host struct {
 	filters map[seccomp.Policy][]byte
 	early   *earlyScratch // made for the first sandbox of an eager backend, or nil
 	begun   bool          // early was made once
-	left    []error       // of what could not be dropped
+	left    []error       // of scratches that could not be dropped
 }
 
-// NewHost looks at the machine and registers nothing yet.
+// NewHost checks the machine. It does not register the supervisor yet.
 func NewHost(name string, o Options, self rootless.Self, groups cgroup.Options) (*Host, error) {
 	tree, err := cgroup.Open(groups)
 	if err != nil {
@@ -94,7 +95,7 @@ func (h *Host) Filter(p seccomp.Policy) ([]byte, error) {
 	return f, nil
 }
 
-// dropLater has Close wait for the end of a scratch and what goes with it, and report what failed.
+// dropLater makes Close wait for the end of a scratch and its ids, and report errors.
 func (h *Host) dropLater(drop func() error) {
 	h.dropping.Go(func() {
 		if err := drop(); err != nil {
@@ -105,9 +106,9 @@ func (h *Host) dropLater(drop func() error) {
 	})
 }
 
-// Close ends the registration. Every instance must be destroyed, and the mount helper closed. Twice is fine.
+// Close ends the registration. Every instance must be destroyed, and the mount helper closed. Close may be called twice.
 func (h *Host) Close() error {
-	h.reaping.Wait() // or their cgroups would go with the registration
+	h.reaping.Wait() // otherwise the end of the registration would remove their cgroups
 	err := h.unregister()
 	h.dropping.Wait()
 	h.mu.Lock()
@@ -117,7 +118,7 @@ func (h *Host) Close() error {
 	return err
 }
 
-// Answered calls f with a context that ends after timeout, and says so if that was the reason for its error.
+// Answered calls f with a context that ends after timeout, and adds that to an error of f if it is the reason.
 func Answered[T any](ctx context.Context, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -20,13 +20,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
 
-// Kind is what the sandboxes of the backends differ in.
+// Kind is the part of a sandbox that differs between the backends.
 type Kind interface {
 	// NewPhase begins a phase: its init is started, or about to be. It returns the phase with an error, too; the caller discards it.
 	NewPhase() (*Phase, error)
-	// SetUp has the init of a phase that NewPhase returned build its file system, or waits until a runtime has built it.
+	// SetUp makes the init of a phase that NewPhase returned build its file system, or waits until a runtime has built
+	// it.
 	SetUp(ctx context.Context, p *Phase, network sandbox.NetworkMode) error
-	// Admit makes a phase ready for one process more.
+	// Admit prepares a phase for one more process.
 	Admit(p *Phase, process *sandbox.Process) error
 	// Describe completes the message by which the init of a phase starts a process: ids, resource limits, Landlock rules.
 	Describe(p *Phase, process *sandbox.Process, m *initproto.Exec)
@@ -34,8 +35,8 @@ type Kind interface {
 	Started(p *Phase, process *sandbox.Process)
 }
 
-// Instance is one sandbox: a scratch, and an init for each phase that is alive. It implements sandbox.Instance and sandbox.Filer for a
-// backend, which embeds it and sets the exported fields before anything is started.
+// Instance is one sandbox: a scratch, and an init for each live phase. It implements sandbox.Instance and sandbox.Filer
+// for a backend, which embeds it and sets the exported fields before it starts a process.
 type Instance struct {
 	Host       *Host
 	Kind       Kind
@@ -46,26 +47,26 @@ type Instance struct {
 	Filter     []byte             // the same, compiled
 	ID         *rootless.Identity // nil where the sandbox has no ids of its own
 	Scratch    *scratch.Scratch   // nil before MakeScratch
-	// Disk and WritableRoot are the detached mounts for the next init, or -1: of the scratch, and of the writable root. They are changed by
-	// Kind.SetUp and what it calls.
+	// Disk and WritableRoot are the detached mounts for the next init, or -1: of the scratch, and of the writable root.
+	// Only Kind.SetUp and its callees change them.
 	Disk, WritableRoot int
 	Inhabited          bool // an init has taken the scratch over: it may hold data from then on
-	// Cleanup removes what the backend itself has made for the sandbox, at Destroy, once nothing runs; or nil.
+	// Cleanup removes the backend's own resources of the sandbox, at Destroy, after the end of all processes; or nil.
 	Cleanup func(context.Context) error
 	Dropped func() // called when the sandbox is gone; or nil
 
 	mu        sync.Mutex
 	phases    map[string]*Phase // alive, by name
 	spare     *Phase            // set up, without a name and a process
-	aside     []*Phase          // those in which forks wait
-	coming    chan struct{}     // closed when a spare phase that is being made is there, or failed; nil when none is being made
+	aside     []*Phase          // the phases in which forks wait
+	coming    chan struct{}     // closed when the spare phase in preparation is ready, or has failed; nil without one
 	destroyed bool
 
 	execs atomic.Uint64 // numbers the programs of an init
 
-	ending  sync.WaitGroup // phases that are not found any more, and inits whose phase was finished before they were gone
+	ending  sync.WaitGroup // phases that are no longer in the map, and inits that outlive their finished phase
 	endErrs []error        // of those; guarded by mu
-	stuck   atomic.Bool    // one of its inits is not gone, and has its ids
+	stuck   atomic.Bool    // one of its inits still exists, and has its ids
 
 	isoMu sync.Mutex
 	iso   sandbox.Isolation // changed in a copy: readers may still have it
@@ -74,7 +75,7 @@ type Instance struct {
 	end   context.CancelFunc
 }
 
-// NewInstance returns an Instance with nothing made yet.
+// NewInstance returns an Instance without any resources yet.
 func NewInstance(h *Host, s *supervisor.Supervisor, mounts rootless.MountHelper, spec *sandbox.Spec, iso sandbox.Isolation) *Instance {
 	i := &Instance{
 		Host: h, Supervisor: s, Mounts: mounts, Spec: spec, Disk: -1, WritableRoot: -1, phases: map[string]*Phase{}, iso: iso,
@@ -83,7 +84,7 @@ func NewInstance(h *Host, s *supervisor.Supervisor, mounts rootless.MountHelper,
 	return i
 }
 
-// Isolation is what this sandbox really has.
+// Isolation reports the controls that this sandbox has.
 func (i *Instance) Isolation() sandbox.Isolation {
 	iso := i.claimed().Clone()
 	if i.Scratch != nil {
@@ -117,12 +118,12 @@ func (i *Instance) Put(ctx context.Context, list []sandbox.File) error {
 	return i.scratchFiles().Put(ctx, list)
 }
 
-// Take hands out files of the scratch, in any state but destroyed.
+// Take hands files of the scratch to the caller, in any state but destroyed.
 func (i *Instance) Take(
 	ctx context.Context, s sandbox.Selection, each func(f sandbox.File, size sandbox.Size, r io.Reader) error,
 ) ([]sandbox.Untaken, error) {
 	untaken, err := i.scratchFiles().Take(ctx, s, each)
-	// After the copy: what was read before the host's disk lost something is right.
+	// After the copy: bytes that were read before the host's disk lost data are correct.
 	return untaken, errors.Join(err, i.Host.diskFailure(i.Scratch.CheckBacking()))
 }
 
@@ -133,8 +134,8 @@ func (i *Instance) scratchFiles() *files.Scratch {
 	}
 }
 
-// stopAll ends what runs in the sandbox because the host's disk has reached its floor. While a program is being started nothing is ended:
-// the poller of the disk calls again.
+// stopAll ends the programs of the sandbox because the host's disk has reached its floor. While a program is being
+// started it does nothing: the poller of the disk calls again.
 func (i *Instance) stopAll(err error) {
 	err = i.Host.diskFailure(err)
 	if !i.mu.TryLock() {
@@ -148,7 +149,7 @@ func (i *Instance) stopAll(err error) {
 	}
 }
 
-// Destroy kills whatever runs and removes everything. It may be called in any state, twice.
+// Destroy kills every process of the sandbox and removes the sandbox. It may be called in any state, and twice.
 func (i *Instance) Destroy(ctx context.Context) error {
 	i.mu.Lock()
 	if i.destroyed {
@@ -186,7 +187,7 @@ func (i *Instance) Destroy(ctx context.Context) error {
 	return errors.Join(err, i.drop(mounts, err == nil))
 }
 
-// addEndError keeps an error that no caller is told of, until drop.
+// addEndError keeps an error that no caller gets, until drop.
 func (i *Instance) addEndError(err error) {
 	if err != nil {
 		i.mu.Lock()
@@ -195,7 +196,7 @@ func (i *Instance) addEndError(err error) {
 	}
 }
 
-// drop ends the scratch when the inits are gone and, if nothing is left that has them, gives the ids back.
+// drop ends the scratch when the inits are gone and, if no process has them any more, releases the ids.
 func (i *Instance) drop(mounts []int, clean bool) error {
 	for _, fd := range mounts {
 		if fd >= 0 {

@@ -17,15 +17,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// How often limits are polled. A core fills memory at a few GiB a second: the less there is left, the sooner the poller looks
-// again, and the overshoot is what is filled between two polls.
+// The intervals of polled limits. A core fills memory at a few GiB a second: the less is left, the sooner the next poll;
+// the overshoot is the memory that is filled between two polls.
 const (
 	fillRate    = 4 << 30 // bytes a second
 	pollSoonest = time.Millisecond
 	pollLatest  = 20 * time.Millisecond
 )
 
-// Counts are the limits that cgroups keep on this machine.
+// Counts are the limits that cgroups enforce on this machine.
 type Counts struct{ Memory, Pids, CPU, Any bool }
 
 func lookAtCounts(t *cgroup.Tree) Counts {
@@ -34,7 +34,7 @@ func lookAtCounts(t *cgroup.Tree) Counts {
 	return c
 }
 
-// Limits are those that a group keeps.
+// Limits are the limits that a cgroup enforces.
 func (c Counts) Limits(l sandbox.Limits) (g cgroup.Limits) {
 	if c.Memory {
 		g.Memory = uint64(l.Memory)
@@ -51,7 +51,8 @@ func (c Counts) Limits(l sandbox.Limits) (g cgroup.Limits) {
 // Short reports whether cgroups leave a limit to the poller.
 func (c Counts) Short() bool { return !c.Memory || !c.Pids || !c.CPU }
 
-// instead says how a limit is kept without its cgroup controller. nproc: by RLIMIT_NPROC, if it is the one on processes.
+// instead describes how a limit is enforced without its cgroup controller. nproc: by RLIMIT_NPROC, for the limit on
+// processes.
 func (c Counts) instead(controller cgroup.Controller, nproc bool) (sandbox.ControlState, string) {
 	switch controller {
 	case cgroup.Memory, cgroup.Swap:
@@ -79,8 +80,8 @@ func (c Counts) instead(controller cgroup.Controller, nproc bool) (sandbox.Contr
 	return sandbox.Absent, ""
 }
 
-// LimitPoller keeps the limits of a phase that no cgroup keeps, by looking at its processes again and again. What is filled between two
-// polls is over the limit. It may be used from several goroutines.
+// LimitPoller enforces the limits of a phase that no cgroup enforces, by polling its processes. Memory that is filled
+// between two polls exceeds the limit. It is safe for concurrent use.
 type LimitPoller struct {
 	phase  *Phase
 	census *census.Census
@@ -98,19 +99,19 @@ type LimitPoller struct {
 	crowded       bool // the process limit was
 }
 
-// NewPoller gives the phase a poller, which begins with the phase's first program. proc and shm are the sandbox's own, diag tells of its
-// sockets; they are taken over. InitPID must be set: it is the process, our child or a descendant that was not waited for, whose first
-// thread forks all the others.
+// NewPoller gives the phase a poller, which starts with the phase's first program. proc and shm are the sandbox's own,
+// diag reports its sockets; the poller owns them. InitPID must be set: it is the process, a child or an unreaped
+// descendant of this one, whose first thread forks all the others.
 func (p *Phase) NewPoller(proc, shm, diag *os.File) {
 	p.Poller = &LimitPoller{phase: p, census: census.Open(proc, shm, diag), quit: make(chan struct{}), done: make(chan struct{})}
 }
 
-// turn goes round, so that sandboxes that are bound to processors are not all bound to the same ones.
+// turn advances, so that sandboxes that are bound to processors are spread over all of them.
 var turn atomic.Uint32
 
 func (w *LimitPoller) host() *Host { return w.phase.Instance.Host }
 
-// bind has everything that a phase will start run on as many processors as its limit allows.
+// bind binds all later processes of a phase to as many processors as its limit allows.
 func (w *LimitPoller) bind(cpus float64) error {
 	var all, some unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -133,11 +134,11 @@ func (w *LimitPoller) bind(cpus float64) error {
 	for n := range want {
 		some.Set(usable[(first+n)%len(usable)])
 	}
-	// The thread that forks: children take after it.
+	// The thread that forks: children inherit its affinity.
 	return faults.Wrap(w.host().Name, "bind to processors", "limits", unix.SchedSetaffinity(w.phase.InitPID, &some))
 }
 
-// begin starts the polling, with the limits of a phase that is about to have a program.
+// begin starts the polling, with the limits of a phase that is about to start a program.
 func (w *LimitPoller) begin(l sandbox.Limits) (err error) {
 	w.limits.Store(&l)
 	w.started.Do(func() {
@@ -149,7 +150,7 @@ func (w *LimitPoller) begin(l sandbox.Limits) (err error) {
 	return err
 }
 
-// end stops the polling. The phase's init has ended, or was told to. Once only.
+// end stops the polling. The phase's init has ended, or was ordered to. It is called once.
 func (w *LimitPoller) end() {
 	close(w.quit)
 	w.started.Do(func() { close(w.done) }) // it never began
@@ -173,12 +174,12 @@ func (w *LimitPoller) poll() {
 			_ = w.phase.Kill() // its end is handled like any other
 			return
 		}
-		// Polling is not worth more than a quarter of a processor.
+		// Polling may use at most a quarter of a processor.
 		timer.Reset(max(pause, 3*time.Since(began)))
 	}
 }
 
-// compare counts once and says when to count again, or that a limit was exceeded.
+// compare counts once and returns the time until the next count, or that a limit was exceeded.
 func (w *LimitPoller) compare() (pause time.Duration, over bool) {
 	n, used, err := w.count()
 	if err != nil { // the namespace ends
@@ -198,19 +199,20 @@ func (w *LimitPoller) compare() (pause time.Duration, over bool) {
 	return min(max(left, pollSoonest), pollLatest), false
 }
 
-// noteLocked notes what was counted. With mu held.
+// noteLocked records a count. With mu held.
 func (w *LimitPoller) noteLocked(n census.Count, used uint64) {
 	w.last = n
 	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
 }
 
-// count adds up all processes. What several processes share counts once where it would make a difference.
+// count adds up all processes. Shared memory counts once where that makes a difference.
 func (w *LimitPoller) count() (n census.Count, used uint64, err error) {
 	if n, err = w.census.Take(); err != nil {
 		return n, 0, err
 	}
 	used = n.Memory + w.inScratch()
-	// A child that is born meanwhile was counted with its parent's memory: what is too much is so at every count.
+	// A child that is forked meanwhile was counted with its parent's memory: only a value that is too high at every
+	// count exceeds the limit.
 	for look := 0; look < 3 && used > uint64(w.limits.Load().Memory) && !w.host().Counts.Memory; look++ {
 		if exact, err := w.census.Memory(); err == nil {
 			used = min(used, exact+w.inScratch())
@@ -219,7 +221,7 @@ func (w *LimitPoller) count() (n census.Count, used uint64, err error) {
 	return n, used, nil
 }
 
-// inScratch is what files in memory take.
+// inScratch is the memory of files in a scratch of memory.
 func (w *LimitPoller) inScratch() uint64 {
 	if s := w.phase.Instance.Scratch; s != nil {
 		if u, err := s.Usage(); err == nil && s.InMemory() {
@@ -229,14 +231,14 @@ func (w *LimitPoller) inScratch() uint64 {
 	return 0
 }
 
-// resetPeaks forgets the highest counts.
+// resetPeaks drops the highest counts.
 func (w *LimitPoller) resetPeaks() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.peak, w.processesPeak = 0, 0
 }
 
-// addTo adds what is used now to a sample.
+// addTo adds the current use to a sample.
 func (w *LimitPoller) addTo(s *monitor.Sample) error {
 	n, used, err := w.count()
 	if err != nil {
@@ -255,7 +257,7 @@ func (w *LimitPoller) addTo(s *monitor.Sample) error {
 	return nil
 }
 
-// addLocked fills in what cgroups did not count. With mu held.
+// addLocked fills in the values that cgroups did not count. With mu held.
 func (w *LimitPoller) addLocked(s *monitor.Sample) {
 	c := w.host().Counts
 	if !c.Memory {
@@ -275,8 +277,7 @@ func (w *LimitPoller) addLocked(s *monitor.Sample) {
 	}
 }
 
-// complete fills in a final sample, with the CPU time that the kernel has counted in the end: it is exact, and includes the
-// init's own.
+// complete fills in a final sample, with the kernel's final CPU time: it is exact, and includes the init's own.
 func (w *LimitPoller) complete(s *monitor.Sample, spent Usage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

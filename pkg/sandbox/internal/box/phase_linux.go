@@ -20,22 +20,22 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 )
 
-// Container is what an OCI runtime adds to a phase.
+// Container is the part of a phase that an OCI runtime adds.
 type Container interface {
-	// RunOnTerminal starts a program on a terminal that only the runtime can give it.
+	// RunOnTerminal starts a program on a terminal that only the runtime can provide.
 	RunOnTerminal(ctx context.Context, m *initproto.Exec) (*spawn.Program, error)
-	// KillRelays ends what serves those terminals. It is called before the init is killed.
+	// KillRelays ends the relays of those terminals. It is called before the init is killed.
 	KillRelays()
-	// CloseRelays does the same, and waits until they are gone.
+	// CloseRelays does the same, and waits for their end.
 	CloseRelays() error
-	// KillRuntime ends the runtime, where the container did not end in time.
+	// KillRuntime ends the runtime of a container that did not end in time.
 	KillRuntime()
-	// Remove removes what the container had on the host, once the runtime is gone.
+	// Remove removes the container's resources on the host, after the end of the runtime.
 	Remove(ctx context.Context) error
 }
 
-// Phase is an init with its pid namespace and its cgroups. It lives as long as one of its processes. A backend sets the exported fields up
-// to the end of Kind.SetUp.
+// Phase is an init with its pid namespace and its cgroups. It lives as long as one of its processes. A backend sets the
+// exported fields before the end of Kind.SetUp.
 type Phase struct {
 	Instance  *Instance
 	Container Container          // nil where the init is our own child
@@ -43,12 +43,12 @@ type Phase struct {
 	InitPID   int                // the init in our pid namespace, from the end of SetUp on
 	Cgroup    *cgroup.PhaseGroup // of the init and its programs; nil where programs have a group alone
 	Group     *cgroup.Group      // the programs'; nil until it is made, and where nothing is limited by one
-	Join      []*os.File         // what a program writes to to enter the group, one per hierarchy
-	Born      *os.File           // what it is born in instead, where the kernel lets it; or nil
+	Join      []*os.File         // files that a program writes to, to enter the group; one per hierarchy
+	Born      *os.File           // cgroup that clone starts the program in instead, where the kernel can; or nil
 	Poller    *LimitPoller       // keeps limits where no cgroup does, or nil
 	Network   sandbox.NetworkMode
-	Held      []*os.File // what a fork needs for as long as it lives
-	Before    Usage      // what the init's parents had used when the init was set up
+	Held      []*os.File // files that a fork needs until its end
+	Before    Usage      // CPU time of the init's parents when the init was set up
 
 	NetworkFixed bool // the container's kernel has looked at its network once and for all
 	InitInGroup  bool // the init is in Group itself
@@ -57,13 +57,13 @@ type Phase struct {
 	// Asked: Setup was called on the init. Failed: it returned an error, and has reaped the init.
 	Asked, Failed bool
 
-	Entry sync.RWMutex // written to while a fork comes in: no other process may be there to see it
+	Entry sync.RWMutex // locked for writing while a fork enters: no other process of the phase may see it
 
 	name      string
 	limits    sandbox.Limits
 	floored   atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
 	killed    atomic.Bool           // by us; an init that is not killed ends with its last process
-	abandoned atomic.Bool           // a fork did not begin in it: processes that came after that go elsewhere
+	abandoned atomic.Bool           // a fork did not start in it: later processes go to another phase
 	tasks     int                   // guarded by Instance.mu: processes that were started and not finished
 	leaves    bool                  // guarded by Instance.mu until it is finished: no process finds it any more, and Destroy waits for it
 
@@ -72,10 +72,10 @@ type Phase struct {
 	err   error
 }
 
-// NewPhase returns a phase with the sandbox's limits and nothing made yet.
+// NewPhase returns a phase with the sandbox's limits and without any resources yet.
 func NewPhase(i *Instance) *Phase { return &Phase{Instance: i, limits: i.Spec.Limits} }
 
-// MakeGroup makes the cgroup that the programs of the phase will live in; the init stays outside.
+// MakeGroup makes the cgroup of the phase's programs; the init stays outside.
 func (p *Phase) MakeGroup(group *cgroup.Group) error {
 	if err := group.Make(p.Instance.Host.Limits(p.limits)); err != nil {
 		return p.failure("make cgroup", "cgroup", err)
@@ -84,7 +84,7 @@ func (p *Phase) MakeGroup(group *cgroup.Group) error {
 	return nil
 }
 
-// OpenJoinFiles opens what programs join the group by.
+// OpenJoinFiles opens the files by which programs join the group.
 func (p *Phase) OpenJoinFiles() (err error) {
 	p.Join, err = p.Group.JoinFiles()
 	return p.failure("open cgroup", "cgroup", err)
@@ -116,14 +116,14 @@ func (p *Phase) Kill() error {
 	return nil
 }
 
-// Discard ends a phase that nothing was run in.
+// Discard ends a phase that has run no process.
 func (p *Phase) Discard(ctx context.Context) error {
 	_ = p.Kill()
 	_, err := p.Finish(ctx)
 	return err
 }
 
-// checkDisk reports that the host's disk has reached its floor while the phase ran, or has lost what a program wrote.
+// checkDisk reports that the host's disk has reached its floor while the phase ran, or has lost data of a program.
 func (p *Phase) checkDisk() error {
 	if err := p.floored.Load(); err != nil {
 		return *err
@@ -134,8 +134,8 @@ func (p *Phase) checkDisk() error {
 	return p.Instance.Host.diskFailure(p.Instance.Scratch.CheckBacking())
 }
 
-// StartFailure returns the error of a program that could not be started. One whose init was ended because the disk has reached its floor
-// fails for that reason.
+// StartFailure returns the error of a program that could not be started. If its init was ended because the disk has
+// reached its floor, that is the error.
 func (p *Phase) StartFailure(expected *measure.Program, err error) error {
 	if floored := p.floored.Load(); floored != nil {
 		return *floored
@@ -146,7 +146,7 @@ func (p *Phase) StartFailure(expected *measure.Program, err error) error {
 	return expected.Failure(err)
 }
 
-// limit puts limits in force, before the phase has its first program.
+// limit puts limits in force, before the phase starts its first program.
 func (p *Phase) limit(l sandbox.Limits) error {
 	limits := p.Instance.Host.Limits
 	if want := limits(l); p.Group != nil && want != limits(p.limits) {
@@ -161,12 +161,13 @@ func (p *Phase) limit(l sandbox.Limits) error {
 	return nil
 }
 
-// ErrStuck is the error of an init or a runtime that even SIGKILL does not end. It and its cgroup are seen to when they can be: by this
-// process, or by the next one that collects.
+// ErrStuck is the error of an init or a runtime that even SIGKILL does not end. This process, or the next collector,
+// removes it and its cgroup later.
 var ErrStuck = errors.New("a process of the sandbox, or its runtime, is in the kernel where no signal reaches it")
 
-// Finish removes the phase, and returns what it has used. The init must have been told to end, or be ending. When it returns, everything
-// that ran in the phase is gone; the init and the cgroups may be about to go: Destroy waits for them. Idempotent.
+// Finish removes the phase, and returns its use of resources. The init must have been ordered to end, or be ending. When
+// Finish returns, all programs of the phase are gone; the init and the cgroups may still be ending: Destroy waits for
+// them. Idempotent.
 func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	p.once.Do(func() {
 		i := p.Instance
@@ -174,7 +175,7 @@ func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 			defer i.ending.Done()
 		}
 		for _, f := range slices.Concat(p.Join, p.Held, []*os.File{p.Born}) {
-			_ = f.Close() // nil is fine
+			_ = f.Close() // Close of nil is allowed
 		}
 		var stuck error
 		if p.Container != nil {
@@ -220,8 +221,8 @@ func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 	return p.final, p.err
 }
 
-// isCounted says whether all that ran in the phase is gone and was waited for, so that what it used is known: the init may still be there,
-// and the kernel about to take its namespaces apart. A runtime has to remove its state first.
+// isCounted reports whether all programs of the phase are gone and reaped, so that their use is known: the init may
+// still exist while the kernel removes its namespaces. A runtime has to remove its state first.
 func (p *Phase) isCounted() bool {
 	if p.Group == nil || p.Poller != nil || p.Container != nil || p.NoPIDNS || !p.Asked || p.Failed || !p.Instance.Host.Counts.Pids {
 		return false
@@ -243,11 +244,12 @@ func (p *Phase) removeGroups(ctx context.Context) (err error) {
 	return p.failure("remove cgroup", "cgroup", err)
 }
 
-// initTimeout is how long an init may take to notice that it is done, and a runtime to clear up after it.
+// initTimeout is how long an init may take to notice that its last program has ended, and a runtime to clean up after
+// it.
 const initTimeout = 500 * time.Millisecond
 
-// endTimeout is how long the init may take to end by itself. Without a pid namespace and a cgroup, what it has not killed when it is killed
-// itself lives on: on a slow machine it needs its time.
+// endTimeout is how long the init may take to end by itself. Without a pid namespace and a cgroup, processes that it has
+// not killed when it is killed itself live on: on a slow machine it needs its time.
 func (p *Phase) endTimeout() time.Duration {
 	switch {
 	case !p.NoPIDNS:
@@ -258,13 +260,13 @@ func (p *Phase) endTimeout() time.Duration {
 	return 5 * time.Second
 }
 
-// reapInit waits for the end of the init, or of the runtime that keeps it, and calls look before its pid is released.
+// reapInit waits for the end of the init, or of its runtime, and calls look before its pid is released.
 func (p *Phase) reapInit(look func(pid int)) error {
 	gone := true
 	switch {
 	case p.Init == nil || p.Failed:
 	case p.Asked:
-		// It ends by itself with its last process; should it not, it is killed.
+		// The init ends by itself with its last process; otherwise it is killed.
 		timeout := p.endTimeout()
 		insist := time.AfterFunc(timeout, p.Init.Kill)
 		defer insist.Stop()

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
-// enter finds the phase a process belongs to, or makes it. The process has a place in the phase that is returned.
+// enter finds the phase of a process, or makes it. The process counts in the returned phase.
 func (i *Instance) enter(ctx context.Context, process *sandbox.Process) (*Phase, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -23,10 +23,10 @@ func (i *Instance) enter(ctx context.Context, process *sandbox.Process) (*Phase,
 	}
 	if p := i.phases[name]; p != nil {
 		select {
-		case <-p.Init.Done(): // ended a moment ago; its last process is about to say so
+		case <-p.Init.Done(): // ended a moment ago; its last process is about to report it
 		default:
 			if err := i.Kind.Admit(p, process); err != nil {
-				return nil, err // it never had a place, and has none to give up
+				return nil, err // the process does not count in the phase
 			}
 			p.tasks++
 			return p, nil
@@ -47,7 +47,7 @@ func (i *Instance) enter(ctx context.Context, process *sandbox.Process) (*Phase,
 	return p, nil
 }
 
-// nextLocked returns a phase that nothing has run in: the spare one, or another. With mu held.
+// nextLocked returns a phase that has run no process: the spare one, or another. With mu held.
 func (i *Instance) nextLocked(ctx context.Context, network sandbox.NetworkMode) (*Phase, error) {
 	p := i.spare
 	i.spare = nil
@@ -77,14 +77,14 @@ func (i *Instance) nameLocked(p *Phase, name string, l sandbox.Limits) error {
 	return p.limit(l)
 }
 
-// SetSpare keeps the first phase of the sandbox, which was set up, for the first process.
+// SetSpare keeps the first phase of the sandbox, which is set up, for the first process.
 func (i *Instance) SetSpare(p *Phase) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.spare = p
 }
 
-// Spare returns the spare phase, or nil, and waits for one that is being made.
+// Spare returns the spare phase, or nil, and waits for one in preparation.
 func (i *Instance) Spare() *Phase {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -109,8 +109,8 @@ func (i *Instance) SetAside(ctx context.Context, network sandbox.NetworkMode) (*
 	return p, err
 }
 
-// NamePhase gives a phase that was set aside its name and limits. An error of kind ErrState says that there is one of that name, or no
-// sandbox any more.
+// NamePhase gives a phase that was set aside its name and limits. An error of kind ErrState says that a phase of that
+// name exists, or that the sandbox is destroyed.
 func (i *Instance) NamePhase(p *Phase, name string, l sandbox.Limits) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -120,7 +120,7 @@ func (i *Instance) NamePhase(p *Phase, name string, l sandbox.Limits) error {
 	if i.phases[name] != nil {
 		return &sandbox.Error{
 			Backend: i.Host.Name, Op: "fork", Kind: sandbox.ErrState, Hint: "start it cold",
-			Err: fmt.Errorf("something was started in phase %q before", name),
+			Err: fmt.Errorf("a process was started in phase %q before", name),
 		}
 	}
 	i.aside = slices.DeleteFunc(i.aside, func(o *Phase) bool { return o == p })
@@ -134,11 +134,11 @@ func (i *Instance) Abandon(ctx context.Context, p *Phase) error {
 	p.forgetLocked()
 	i.mu.Unlock()
 	err := p.Discard(ctx)
-	i.addEndError(err) // its ids stay taken, whether or not the caller reports it
+	i.addEndError(err) // its ids stay in use, whether or not the caller reports the error
 	return err
 }
 
-// ExpectPhase makes the phase that is to follow while a program runs in another.
+// ExpectPhase makes the next phase while a program runs in another.
 func (i *Instance) ExpectPhase() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -157,7 +157,7 @@ func (i *Instance) ExpectPhase() {
 		if err == nil {
 			err = i.Kind.SetUp(i.lives, p, i.Spec.Network)
 		}
-		if err != nil { // the next process tries again, and its caller is told
+		if err != nil { // the next process tries again, and its caller gets the error
 			_ = p.Discard(i.lives)
 			return
 		}
@@ -165,7 +165,7 @@ func (i *Instance) ExpectPhase() {
 	}()
 }
 
-// waitForSpareLocked waits for a spare phase that is being made. With mu held, which it releases meanwhile.
+// waitForSpareLocked waits for a spare phase in preparation. With mu held, which it releases meanwhile.
 func (i *Instance) waitForSpareLocked() {
 	for i.coming != nil {
 		coming := i.coming
@@ -175,7 +175,7 @@ func (i *Instance) waitForSpareLocked() {
 	}
 }
 
-// Leave gives up a process's place and reports whether it was the last.
+// Leave removes a process from the count and reports whether it was the last.
 func (p *Phase) Leave() (last bool) {
 	p.Instance.mu.Lock()
 	defer p.Instance.mu.Unlock()
@@ -191,7 +191,7 @@ func (p *Phase) leaveLocked() (last bool) {
 	return true
 }
 
-// forgetLocked has no process find a phase any more, which is about to be finished. Destroy has found it, or waits for it.
+// forgetLocked removes a phase that is about to be finished from the map. Destroy has found it, or waits for it.
 func (p *Phase) forgetLocked() {
 	i := p.Instance
 	if !i.destroyed && !p.leaves {

@@ -32,7 +32,7 @@ func (h *Host) ProbeLandlock(iso *sandbox.Isolation) {
 	}
 }
 
-// ProbeMounts tries the mount calls that a root is made with; both are "" where the kernel has them.
+// ProbeMounts tries the mount calls that a root is made with; both results are "" where the kernel has them.
 func (h *Host) ProbeMounts() (reason, remedy string) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLOEXEC)
 	if err == nil {
@@ -46,7 +46,7 @@ func (h *Host) ProbeMounts() (reason, remedy string) {
 		"use a newer kernel, or allow open_tree, fsopen, move_mount and mount_setattr"
 }
 
-// controllers are the cgroup controllers that keep limits.
+// controllers are the cgroup controllers that enforce limits.
 var controllers = []struct {
 	controller cgroup.Controller
 	name       string
@@ -59,8 +59,8 @@ var controllers = []struct {
 	{cgroup.Swap, "swap", sandbox.ControlSwap, "boot with swapaccount=1, or switch swap off"},
 }
 
-// ProbeCgroups reports which limits cgroups keep, and how the others are kept. polled: the limit poller can see the processes of a
-// sandbox.
+// ProbeCgroups reports which limits cgroups enforce, and how the others are enforced. polled: the limit poller can see
+// the processes of a sandbox.
 func (h *Host) ProbeCgroups(iso *sandbox.Isolation, polled bool) {
 	gaps := map[string]cgroup.Gap{}
 	for _, gap := range h.Cgroups.Missing() {
@@ -76,7 +76,7 @@ func (h *Host) ProbeCgroups(iso *sandbox.Isolation, polled bool) {
 		}
 		gap := gaps[c.name]
 		if c.controller == cgroup.Swap && !h.Counts.Memory {
-			gap = gaps["memory"] // one thing, and one reason
+			gap = gaps["memory"] // one cause for both
 		}
 		if gap.Reason == "" {
 			gap.Reason = "no usable cgroup controller"

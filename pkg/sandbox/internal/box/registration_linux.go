@@ -19,7 +19,7 @@ type registration struct {
 	closed     bool
 }
 
-// Register registers this process at first use, and starts to remove what dead supervisors left.
+// Register registers this process at first use, and starts to collect the leftovers of dead supervisors.
 func (h *Host) Register() (*supervisor.Supervisor, error) {
 	r := &h.registration
 	r.mu.Lock()
@@ -33,7 +33,7 @@ func (h *Host) Register() (*supervisor.Supervisor, error) {
 			return nil, h.Failure("register", "supervisor", err)
 		}
 		r.supervisor = s
-		// Beside the run, not before it: the leftovers of others are not this caller's delay.
+		// The collection runs in parallel: the leftovers of other supervisors do not delay this caller.
 		ctx, cancel := context.WithCancel(context.Background())
 		r.stop = cancel
 		r.collecting.Go(func() { _, _ = supervisor.Collect(ctx, false) })
@@ -41,7 +41,7 @@ func (h *Host) Register() (*supervisor.Supervisor, error) {
 	return r.supervisor, nil
 }
 
-// Collect finds what dead supervisors left behind and, unless dryRun, removes it.
+// Collect finds the leftovers of dead supervisors and, unless dryRun, removes them.
 func (h *Host) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	h.registration.collecting.Wait()
 	found, err := supervisor.Collect(ctx, dryRun)
@@ -55,11 +55,11 @@ func (h *Host) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, err
 	return all, h.Failure("collect", "supervisor", err)
 }
 
-// collectTimeout is how long Close waits for the removal of what others left: ordinary leftovers take milliseconds, and what can not be
-// removed (a process the kernel does not let die) stays for the next collector.
+// collectTimeout is how long Close waits for the removal of leftovers: ordinary ones take milliseconds, and a leftover
+// that can not be removed (a process that the kernel does not let die) stays for the next collector.
 const collectTimeout = 200 * time.Millisecond
 
-// unregister ends the registration and closes the tree of cgroups. Twice is fine.
+// unregister ends the registration and closes the tree of cgroups. It may be called twice.
 func (h *Host) unregister() error {
 	r := &h.registration
 	r.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Rlimits of every process. The cgroup counts processes and memory better than these could; they
-// bound what cgroups do not. largest is the most that a file may have; 0 is no limit but the disk's.
+// Rlimits are the resource limits of every process. A cgroup counts processes and memory better; these bound the other
+// resources. largest is the maximum size of a file; 0 is no limit but the disk's.
 func Rlimits(l sandbox.Limits, largest sandbox.Size) []initproto.Rlimit {
 	files := uint64(l.OpenFiles)
 	const mib = 1 << 20
@@ -30,7 +30,7 @@ func Rlimits(l sandbox.Limits, largest sandbox.Size) []initproto.Rlimit {
 	return limits
 }
 
-// Within lowers limits to those of this process: higher ones take a capability that root need not have.
+// Within lowers limits to those of this process: higher ones need a capability that root may not have.
 func Within(limits []initproto.Rlimit) []initproto.Rlimit {
 	for i := range limits {
 		l := &limits[i]
@@ -43,7 +43,8 @@ func Within(limits []initproto.Rlimit) []initproto.Rlimit {
 	return limits
 }
 
-// Rlimits of a process of the phase. The number of processes is among them only where no cgroup counts it.
+// Rlimits are the resource limits of a process of the phase. They include the number of processes only where no cgroup
+// counts it.
 func (p *Phase) Rlimits(l sandbox.Limits) []initproto.Rlimit {
 	i := p.Instance
 	limits := Rlimits(l, i.Spec.VolumeCap())

@@ -15,7 +15,8 @@ import (
 // Usage is processor time.
 type Usage struct{ User, System time.Duration }
 
-// sample turns a cgroup's counters into a sample. Counters that could not be read stay zero: the monitor keeps what it saw last.
+// sample turns a cgroup's counters into a sample. Counters that could not be read stay zero: the monitor keeps the last
+// values.
 func (p *Phase) sample(st cgroup.Stat, err error) (s monitor.Sample) {
 	if err == nil {
 		s = monitor.Sample{
@@ -47,7 +48,7 @@ func (p *Phase) resetPeaks() error {
 // maxIOProcesses bounds how many processes a live sample reads; the final one has all of them.
 const maxIOProcesses = 32
 
-// sampleLive is a sample of a phase that runs.
+// sampleLive is a sample of a running phase.
 func (p *Phase) sampleLive() (monitor.Sample, error) {
 	if p.Group == nil && p.Poller == nil {
 		return monitor.Sample{}, errors.New("no cgroup to count in")
@@ -78,10 +79,10 @@ func (p *Phase) sampleLive() (monitor.Sample, error) {
 	return s, nil
 }
 
-// ProcessUsage is the processor time of a process, with that of the children it has waited for, by the kernel's ticks; 0 of one that is
-// gone.
+// ProcessUsage is the processor time of a process and of its reaped children, in the kernel's ticks; 0 for a process
+// that is gone.
 func ProcessUsage(pid int) Usage {
-	const tick = time.Second / 100 // what user space is told, on every architecture that there is a sandbox for
+	const tick = time.Second / 100 // USER_HZ, on every supported architecture
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return Usage{}
@@ -98,8 +99,8 @@ func ProcessUsage(pid int) Usage {
 	return Usage{time.Duration(n[0]+n[2]) * tick, time.Duration(n[1]+n[3]) * tick}
 }
 
-// processIO is what a process and those of its children that were waited for have moved to and from storage. cgroup v1 counts nothing
-// without a throttle rule, v2 counts what goes through a loop device twice; this is right.
+// processIO is the storage traffic of a process and its reaped children. cgroup v1 counts nothing without a throttle
+// rule, v2 counts traffic through a loop device twice; this count is right.
 func processIO(pid int) (read, written uint64) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
 	if err != nil {

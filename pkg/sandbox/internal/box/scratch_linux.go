@@ -54,8 +54,8 @@ func (h *Host) MakeEarlyScratch(mounts rootless.MountHelper, owner int) {
 	}()
 }
 
-// takeEarlyScratch returns the early scratch if it is what is wanted, and nil otherwise. One that does not fit is dropped in the
-// background.
+// takeEarlyScratch returns the early scratch if it fits the options, and nil otherwise. It drops one that does not fit
+// in the background.
 func (h *Host) takeEarlyScratch(mode sandbox.ScratchMode, o scratch.Options, owner int) *earlyScratch {
 	h.mu.Lock()
 	e := h.early
@@ -72,7 +72,7 @@ func (h *Host) takeEarlyScratch(mode sandbox.ScratchMode, o scratch.Options, own
 	}
 	h.dropLater(func() error {
 		if <-e.made; e.err != nil {
-			return nil // the sandbox that needs one tries again, and its caller is told
+			return nil // the sandbox that needs one tries again, and its caller gets the error
 		}
 		return h.Failure("drop scratch", "scratch", e.scratch.Close())
 	})
@@ -107,7 +107,8 @@ func (i *Instance) MakeScratch() (err error) {
 			return err
 		}
 	}
-	// What was asked for by name is not missing; and what the machine had when it was looked at may be gone.
+	// A mode that was asked for by name is no gap; and a resource that the machine had at the capability check may be
+	// gone.
 	err = i.Revise(func(iso *sandbox.Isolation) error {
 		iso.Missing = slices.DeleteFunc(iso.Missing, func(g sandbox.Gap) bool { return g.Control == sandbox.ControlDisk })
 		if shared != "" {
@@ -125,7 +126,7 @@ func (i *Instance) OpenDisk() (err error) {
 	return i.Host.Failure("make scratch", "scratch", err)
 }
 
-// RemakeScratch replaces the scratch after an init died with the first one: nothing is on it yet.
+// RemakeScratch replaces the scratch after an init died with the first one: it has no data yet.
 func (i *Instance) RemakeScratch() error {
 	for _, fd := range []*int{&i.Disk, &i.WritableRoot} {
 		if *fd >= 0 {
@@ -174,8 +175,8 @@ func (i *Instance) KeepDisk(clone int) {
 	i.Disk, i.Inhabited = clone, true
 }
 
-// cloneMount makes a second mount of a detached one, which stays ours whatever becomes of the first: an init that dies takes along what it
-// was given.
+// cloneMount makes a second mount of a detached one, which the supervisor keeps: the mount that an init gets is gone
+// when the init dies.
 func (i *Instance) cloneMount(mount *int) (int, error) {
 	one, other, err := i.Mounts.CloneMount(*mount)
 	if other >= 0 {
@@ -185,7 +186,7 @@ func (i *Instance) cloneMount(mount *int) (int, error) {
 	return one, err
 }
 
-// addDiskGap reports that the disk limit holds, and takes from the memory limit.
+// addDiskGap reports that the disk limit is enforced, but takes from the memory limit.
 func addDiskGap(iso *sandbox.Isolation, why string) {
 	iso.Lack(sandbox.ControlDisk, sandbox.Enforced, "shared with memory: "+why, "see the reason, or ask for --scratch memory")
 }

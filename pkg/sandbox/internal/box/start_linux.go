@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 )
 
-// maxTries bounds how often a process may come too late for its phase.
+// maxTries bounds how often a start may find that its phase has just ended.
 const maxTries = 16
 
 // Start runs a process in its phase.
@@ -22,10 +22,10 @@ func (i *Instance) Start(ctx context.Context, process *sandbox.Process) (sandbox
 			return nil, err
 		}
 		t, err := i.startIn(ctx, p, process)
-		// The last of its processes ended, and the init with it, just when this one came, or a fork did not become the first: it
-		// has not run, and gets a phase of its own.
+		// The last process of the phase ended, and the init with it, just before this start, or a fork did not become
+		// the first: the process has not run, and gets a phase of its own.
 		if errors.Is(err, spawn.ErrGone) && (!p.killed.Load() || p.abandoned.Load()) && ctx.Err() == nil && tries < maxTries {
-			<-p.Init.Done() // its socket has ended; now enter finds out
+			<-p.Init.Done() // its socket has ended; enter detects that
 			continue
 		}
 		return t, err
@@ -57,7 +57,7 @@ func (i *Instance) startIn(ctx context.Context, p *Phase, process *sandbox.Proce
 	return i.NewTask(p, process, program, expected), nil
 }
 
-// run has the init start a program, which is measured before it is executed if its process is one of the host's.
+// run makes the init start a program, which is measured before its exec if its process is one of the host's.
 func (p *Phase) run(ctx context.Context, m *initproto.Exec, expected *measure.Program) (*spawn.Program, error) {
 	h := p.Instance.Host
 	var examiner spawn.Examiner
@@ -69,7 +69,7 @@ func (p *Phase) run(ctx context.Context, m *initproto.Exec, expected *measure.Pr
 	case expected != nil:
 		examiner = expected
 	}
-	if m.Terminal && h.TerminalRelay { // its program is not held by anything
+	if m.Terminal && h.TerminalRelay { // a relay does not hold its program
 		return p.Container.RunOnTerminal(ctx, m)
 	}
 	return p.Init.Run(ctx, m, p.Join, p.Born, examiner)
@@ -78,8 +78,8 @@ func (p *Phase) run(ctx context.Context, m *initproto.Exec, expected *measure.Pr
 // NextExec numbers the programs of the sandbox.
 func (i *Instance) NextExec() uint64 { return i.execs.Add(1) }
 
-// Expected is the isolation that a program of a phase must have; nil where programs are not measured. The limits are copied: the message
-// that they come from may be changed.
+// Expected is the isolation that a program of a phase must have; nil where programs are not measured. The limits are
+// copied: their message may be changed later.
 func (i *Instance) Expected(p *Phase, rlimits []initproto.Rlimit) *measure.Program {
 	if i.Host.Grade == nil {
 		return nil
@@ -90,7 +90,7 @@ func (i *Instance) Expected(p *Phase, rlimits []initproto.Rlimit) *measure.Progr
 	}
 }
 
-// Forbidden is what Landlock must refuse to a program; "" where there is no Landlock.
+// Forbidden is a path that Landlock must refuse to a program; "" where there is no Landlock.
 func (i *Instance) Forbidden() string {
 	if i.Host.Opaque || i.claimed().Controls[sandbox.ControlLandlock] != sandbox.Enforced {
 		return ""
@@ -98,7 +98,7 @@ func (i *Instance) Forbidden() string {
 	return measure.Forbidden()
 }
 
-// NewTask returns the task of a program that runs from now on.
+// NewTask returns the task of a program that has just started.
 func (i *Instance) NewTask(p *Phase, process *sandbox.Process, program *spawn.Program, expected *measure.Program) *Task {
 	i.Kind.Started(p, process)
 	t := &Task{program: program, phase: p}

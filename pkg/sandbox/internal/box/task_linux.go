@@ -38,7 +38,7 @@ var (
 	_ sandbox.Resettable = (*Task)(nil)
 )
 
-// countRefusals counts the calls that the program's filter refuses, which was made from p.
+// countRefusals counts the calls that the program's filter, made from p, refuses.
 func (t *Task) countRefusals(p seccomp.Policy) {
 	err := seccomp.Notifiable()
 	if err == nil {
@@ -52,7 +52,7 @@ func (t *Task) countRefusals(p seccomp.Policy) {
 	}
 }
 
-// Isolation is what the program was found to have; false if its backend does not measure programs.
+// Isolation is the measured isolation of the program; false if its backend does not measure programs.
 func (t *Task) Isolation() (iso sandbox.Isolation, known bool) {
 	if t.iso == nil {
 		return iso, false
@@ -60,7 +60,7 @@ func (t *Task) Isolation() (iso sandbox.Isolation, known bool) {
 	return t.iso.Clone(), true
 }
 
-// Refusals yields each kind of refused call when it is first seen.
+// Refusals yields each kind of refused call when it first occurs.
 func (t *Task) Refusals() iter.Seq[sandbox.Violation] {
 	return func(yield func(sandbox.Violation) bool) {
 		if t.refusals == nil {
@@ -74,7 +74,7 @@ func (t *Task) Refusals() iter.Seq[sandbox.Violation] {
 	}
 }
 
-// Refused is what was refused, or why that is not known.
+// Refused returns the refused calls, or the reason why they are not known.
 func (t *Task) Refused() (list []sandbox.Violation, unknown string) {
 	if t.refusals == nil {
 		return nil, t.uncounted
@@ -83,7 +83,7 @@ func (t *Task) Refused() (list []sandbox.Violation, unknown string) {
 	for _, r := range refusals {
 		list = append(list, violation(r, saturated))
 	}
-	if saturated && len(list) == 0 { // all of them were interrupted before the counter read what they were
+	if saturated && len(list) == 0 { // all of them were interrupted before the counter read them
 		unknown = "too many were interrupted by signals"
 	}
 	return list, unknown
@@ -94,16 +94,16 @@ func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {
 	return sandbox.Violation{Kind: sandbox.ViolationSyscall, Name: r.Name, Detail: r.Call, Count: r.Count, Saturated: saturated}
 }
 
-// Stdin is where the process reads from; with a terminal, what is typed.
+// Stdin is the standard input of the process; with a terminal, its typed input.
 func (t *Task) Stdin() io.WriteCloser { return t.program.Stdin() }
 
-// Stdout is what the process prints; with a terminal, the terminal.
+// Stdout is the output of the process; with a terminal, the terminal.
 func (t *Task) Stdout() io.ReadCloser { return t.program.Stdout() }
 
 // Stderr is nil with a terminal.
 func (t *Task) Stderr() io.ReadCloser { return t.program.Stderr() }
 
-// Signal reaches the process, or everything in its phase.
+// Signal reaches the process, or every process of its phase.
 func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 	return t.program.Signal(sig, scope == sandbox.Tree)
 }
@@ -111,7 +111,7 @@ func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 // Kill ends the whole phase at once.
 func (t *Task) Kill() error { return t.phase.Kill() }
 
-// Resize tells the terminal its size.
+// Resize sets the size of the terminal.
 func (t *Task) Resize(size sandbox.TTY) error { return t.program.Resize(size.Rows, size.Cols) }
 
 // Wait blocks until the process has ended.
@@ -120,33 +120,33 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 	return sandbox.Exit{Code: code, Signal: signal}, nil
 }
 
-// Took is how long the process ran, as its init saw it.
+// Took is how long the process ran, as its init measured it.
 func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
 
-// Lost reports that the init ended before the process did, and not by us.
+// Lost reports that the init ended before the process did, and not by the supervisor.
 func (t *Task) Lost() bool { return t.program.Lost() && !t.phase.killed.Load() }
 
-// Finish ends the phase if this was its last process, and returns what the phase has used.
+// Finish ends the phase if this was its last process, and returns the phase's use of resources.
 func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 	t.finishing.Do(func() {
 		t.program.CloseInput()
 		if t.refusals != nil {
 			defer t.refusals.Close()
 		}
-		diskErr := t.phase.checkDisk() // while the scratch is there: it may go with the phase
+		diskErr := t.phase.checkDisk() // before the end of the phase, which may remove the scratch
 		if t.phase.Leave() {
 			t.final, t.err = t.phase.Finish(ctx)
 			t.err = errors.Join(t.err, diskErr)
 			return
 		}
 		t.err = diskErr
-		t.final, _ = t.phase.sampleLive() // other processes of the phase go on; a failed sample is not worth failing the run
+		t.final, _ = t.phase.sampleLive() // other processes of the phase continue; a failed sample does not fail the run
 	})
 	return t.final, t.err
 }
 
-// Sample is what the phase uses now.
+// Sample is the current use of the phase.
 func (t *Task) Sample() (monitor.Sample, error) { return t.phase.sampleLive() }
 
-// ResetPeaks counts the phase's peaks anew: what was used so far was not the program's.
+// ResetPeaks counts the phase's peaks anew: the use so far was not the program's.
 func (t *Task) ResetPeaks() error { return t.phase.resetPeaks() }

@@ -1,13 +1,13 @@
-// Package etc writes the files by which a program inside finds out who it is and what its machine is called.
+// Package etc writes the files from which a program learns its user and the name of its machine.
 //
-// What. Texts: of /etc/passwd and /etc/group with the sandbox's user in them, of /etc/hosts, of /etc/hostname.
+// Content: /etc/passwd and /etc/group with the sandbox's user, /etc/hosts, and /etc/hostname.
 //
-// Place in the flow. Backends put them into roots: alone where the root is made of the host's paths, and merged with what an
-// image has where it is an image's.
+// Place in the flow. Backends put them into roots: alone into a root of host paths, and merged with the image's own
+// files into an image's root.
 //
 // Lifecycle and concurrency. Pure functions.
 //
-// Limits. Only files of the traditional form are read; a line that is not of it is kept as it is.
+// Limits. Only files of the traditional form are read; other lines are kept unchanged.
 package etc
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// MaxFile is how much of an image's file is worth merging. A larger one is left as it is.
+// MaxFile bounds an image's file that is merged. A larger one is kept unchanged.
 const MaxFile = 1 << 20
 
-// Passwd is a passwd file in which the sandbox's user has its uid, its name and its home. Whoever an image has given that uid or
-// that name to loses it: programs ask by uid for a home, and HOME is ours.
+// Passwd is a passwd file in which the sandbox's user has its uid, its name and its home. It replaces the image's users
+// of that uid or that name: programs look up a home by uid, and HOME is the sandbox's.
 func Passwd(image []byte, u sandbox.User) []byte {
 	own := fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", sandbox.UserName, u.UID, u.GID, sandbox.HomeDir)
 	if len(image) == 0 {
@@ -40,7 +40,7 @@ func Group(image []byte, u sandbox.User) []byte {
 	return merge(image, own, u.GID)
 }
 
-// merge appends a line, in place of those that have its name or its number.
+// merge appends a line, and removes the lines with its name or its number.
 func merge(image []byte, own string, id int) []byte {
 	var kept bytes.Buffer
 	number := []byte(strconv.Itoa(id))

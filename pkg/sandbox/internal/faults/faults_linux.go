@@ -41,7 +41,7 @@ func Closed(backend string) error {
 	return &sandbox.Error{Backend: backend, Op: "create", Kind: sandbox.ErrState, Err: errors.New("the backend is closed")}
 }
 
-// hint is the next step: more of what the host has run out of, else the command that every user has.
+// hint is the next step: more of the exhausted resource, otherwise the general command.
 func hint(stage string, err error) string {
 	switch {
 	case errors.Is(err, unix.EMFILE):
@@ -62,8 +62,8 @@ func hint(stage string, err error) string {
 	return "sandbox-run doctor"
 }
 
-// Start returns the error of an init that could not be set up or could not start a program. Its kind tells the program's own fault and
-// the request's from ours.
+// Start returns the error of an init that could not be set up or could not start a program. Its kind separates errors of
+// the program and of the request from internal ones.
 func Start(backend string, err error) error {
 	var e *spawn.Error
 	if !errors.As(err, &e) {

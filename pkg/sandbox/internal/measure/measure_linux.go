@@ -18,20 +18,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
-// Forbidden is where a program's process tries to make a character device with the number 0, which every user may make where they may write
-// (the kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that every user may write to. The name is another each
-// time: programs of the same phase could take one that they know.
+// Forbidden is a path where a program's process tries to make a character device with the number 0, which every user may
+// make in a writable directory (the kernel calls it a whiteout). Only Landlock refuses it: /dev/shm is a tmpfs that
+// every user may write to. The name is random: programs of the same phase could take a known one.
 func Forbidden() string { return "/dev/shm/.sandbox-run-probe-" + rand.Text() }
 
-// Program says what a program is to have.
+// Program describes the isolation that a program must have.
 type Program struct {
 	Backend      string
-	Asked        sandbox.Isolation // of its sandbox; what is not enforced there is not looked for
+	Asked        sandbox.Isolation // of its sandbox; only enforced controls are measured
 	Group        *cgroup.Group     // its cgroup, or nil
-	Limits       cgroup.Limits     // that its cgroup keeps; zero is none
+	Limits       cgroup.Limits     // that its cgroup enforces; zero is none
 	Rlimits      []initproto.Rlimit
 	WritableRoot bool
-	// Require and Strict are the sandbox's. A program that is found to have less is not executed.
+	// Require and Strict are the sandbox's. A program with a weaker isolation is not executed.
 	Require sandbox.Tier
 	Strict  bool
 	// Grade derives the tier of a report that has changed.
@@ -39,23 +39,25 @@ type Program struct {
 
 	prepared bool
 	over     []overrun
-	waits    int              // the process whose place was read ahead
+	waits    int              // the process whose place was read in advance
 	place    *procstate.Place // of it
 	found    sandbox.Isolation
 }
 
 // namespaces are the controls in the order of procstate.Namespaces.
 var namespaces = [len(procstate.Namespaces)]sandbox.Control{
-	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS, sandbox.ControlCgroupNS,
+	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS,
+	sandbox.ControlCgroupNS,
 }
 
-// Measurable are the controls that are looked at.
+// Measurable lists the controls that are measured.
 func Measurable() []sandbox.Control {
-	return append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlMemory, sandbox.ControlSwap, sandbox.ControlProcesses, sandbox.ControlCPU,
+	return append(sandbox.WallControls(), sandbox.ControlLandlock, sandbox.ControlMemory, sandbox.ControlSwap, sandbox.ControlProcesses,
+		sandbox.ControlCPU,
 		sandbox.ControlOpenFiles)
 }
 
-// findings are walls that are not there, with what was found in their place.
+// findings are missing controls, with the values that were found instead.
 type findings []string
 
 func (f *findings) check(iso *sandbox.Isolation, c sandbox.Control, holds bool, format string, args ...any) {
@@ -64,7 +66,8 @@ func (f *findings) check(iso *sandbox.Isolation, c sandbox.Control, holds bool, 
 	}
 }
 
-// Prepare reads what is compared with the program's process: the state of this one, and the limits of the cgroup, which were set before.
+// Prepare reads the values that the program's process is compared with: the state of this process, and the limits of the
+// cgroup, which were set before.
 func (p *Program) Prepare() {
 	_, _ = procstate.Self()
 	if p.Group != nil {
@@ -73,8 +76,8 @@ func (p *Program) Prepare() {
 	p.prepared = true
 }
 
-// PrepareFork is Prepare for a fork that waits for its program: where it is, which it can not change any more, is read ahead as well. pid
-// is its number, or 0.
+// PrepareFork is Prepare for a fork that waits for its program: it also reads the namespaces and cgroups of the fork,
+// which the fork can not change any more. pid is its process id, or 0.
 func (p *Program) PrepareFork(pid int) {
 	p.Prepare()
 	if place, err := procstate.ReadPlace(pid); err == nil {
@@ -82,7 +85,7 @@ func (p *Program) PrepareFork(pid int) {
 	}
 }
 
-// Examine looks at the program's process. An error names the walls that were asked for and are not there.
+// Examine measures the program's process. An error names the required controls that are missing.
 func (p *Program) Examine(probe *seccomp.Probe) error {
 	if !p.prepared {
 		p.Prepare()
@@ -107,21 +110,23 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	missing.check(&iso, sandbox.ControlNoNewPrivs, s.NoNewPrivs, "not set")
 	missing.check(&iso, sandbox.ControlCapabilities, s.Capabilities == 0, "%#x", s.Capabilities)
 	if s.Hidden != nil {
-		iso.Declare("the kernel does not show it: "+s.Hidden.Error(), "", append(namespaces[:], sandbox.ControlRoot, sandbox.ControlLandlock, sandbox.ControlOpenFiles)...)
+		iso.Declare("the kernel does not show it: "+s.Hidden.Error(), "",
+			append(namespaces[:], sandbox.ControlRoot, sandbox.ControlLandlock, sandbox.ControlOpenFiles)...)
 	}
 	for n, c := range namespaces {
 		missing.check(&iso, c, s.Namespaces[n] != own.Namespaces[n], "it is the supervisor's own")
 	}
 	r := s.Root
 	missing.check(&iso, sandbox.ControlRoot, r.Device != own.Root.Device || r.Inode != own.Root.Inode, "it is the supervisor's own")
-	missing.check(&iso, sandbox.ControlRoot, (r.ReadOnly || p.WritableRoot) && r.NoSuid && r.NoDev, "read-only %v, nosuid %v, nodev %v", r.ReadOnly, r.NoSuid, r.NoDev)
+	missing.check(&iso, sandbox.ControlRoot, (r.ReadOnly || p.WritableRoot) && r.NoSuid &&
+		r.NoDev, "read-only %v, nosuid %v, nodev %v", r.ReadOnly, r.NoSuid, r.NoDev)
 	missing.check(&iso, sandbox.ControlLandlock, probe.Tried != 0, "a device could be made in /dev/shm")
 	if probe.Tried != unix.EACCES || !r.SharedMemory {
 		iso.Declare(fmt.Sprintf("the attempt that only Landlock refuses could not be made: %v", probe.Tried), "", sandbox.ControlLandlock)
 	}
 	files, processes := p.rlimit(unix.RLIMIT_NOFILE), p.rlimit(unix.RLIMIT_NPROC)
 	missing.check(&iso, sandbox.ControlOpenFiles, s.OpenFiles <= files, "%d, %d were asked for", s.OpenFiles, files)
-	if p.Limits.Pids == 0 { // no cgroup limits them
+	if p.Limits.Pids == 0 { // no cgroup limits processes
 		missing.check(&iso, sandbox.ControlProcesses, s.Processes <= processes, "%d, %d were asked for", s.Processes, processes)
 	}
 	if p.Group != nil {
@@ -135,7 +140,7 @@ func (p *Program) Examine(probe *seccomp.Probe) error {
 	return p.conclude(iso, missing)
 }
 
-// rlimit is the soft limit that was asked for; 0 is none.
+// rlimit is the requested soft limit; 0 is none.
 func (p *Program) rlimit(resource uint32) uint64 {
 	for _, l := range p.Rlimits {
 		if l.Resource == resource {
@@ -145,7 +150,7 @@ func (p *Program) rlimit(resource uint32) uint64 {
 	return 0
 }
 
-// conclude keeps a report that lacks nothing.
+// conclude keeps a report without missing controls.
 func (p *Program) conclude(iso sandbox.Isolation, missing findings) error {
 	if len(missing) > 0 {
 		return &sandbox.Error{Backend: p.Backend, Op: "measure the started program", Stage: "isolation", Hint: "sandbox-run doctor",
@@ -179,7 +184,7 @@ func (p *Program) ExamineLimits() error {
 	return p.conclude(iso, missing)
 }
 
-// limited are the controls that a cgroup keeps.
+// limited are the controls that a cgroup enforces.
 var limited = []sandbox.Control{sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU, sandbox.ControlSwap}
 
 // settle keeps a report. An error says that it is not enough for --strict.
@@ -192,17 +197,19 @@ func (p *Program) settle(iso sandbox.Isolation) error {
 	return iso.Check(p.Require, true)
 }
 
-// Isolation is what was found. examined is false for a program that was not looked at: what was asked for is declared, then.
+// Isolation is the measured isolation. For a program that was not measured, examined is false and the requested controls
+// are declared.
 func (p *Program) Isolation(examined bool) sandbox.Isolation {
 	if !examined {
 		iso := p.Asked.Clone()
-		iso.Declare("the program was not looked at: it ended before, or the kernel has no listener for its filter", "use Linux 5.9 or newer", Measurable()...)
+		iso.Declare("the program was not looked at: it ended before, or the kernel has no listener for its filter", "use Linux 5.9 or newer",
+			Measurable()...)
 		_ = p.settle(iso) // the caller checks
 	}
 	return p.found
 }
 
-// overrun is a limit that is not what was asked for.
+// overrun is a limit that differs from the requested one.
 type overrun struct {
 	control sandbox.Control
 	text    string
@@ -227,7 +234,7 @@ func (p *Program) overruns() (list []overrun) {
 		}
 	}
 	number := func(n float64) any { return n }
-	const least = 0.01 // of a processor, the kernel's
+	const least = 0.01 // of a processor: the kernel's minimum
 	check(sandbox.ControlMemory, float64(p.Limits.Memory), float64(now.Memory), func(n float64) any { return sandbox.Size(n) })
 	check(sandbox.ControlProcesses, float64(p.Limits.Pids), float64(now.Pids), number)
 	cpus := p.Limits.CPU

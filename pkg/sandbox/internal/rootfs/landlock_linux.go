@@ -9,8 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Landlock repeats, in another part of the kernel, what the mounts say already: a bug in one is
-// not a hole in both.
+// Landlock repeats the restrictions of the mounts in another part of the kernel: a bug in one is not a hole in both.
 const (
 	landRead = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	landMake = unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
@@ -21,7 +20,7 @@ const (
 	landNet     = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
 )
 
-// Landlock is the second wall of a process, as far as this kernel has it; empty where it has none.
+// Landlock is the Landlock ruleset of a process, as far as this kernel has it; empty where it has none.
 func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (m initproto.Ruleset) {
 	abi := LandlockABI()
 	if abi < MinLandlockABI {
@@ -37,7 +36,7 @@ func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (
 	if abi >= 4 && network == sandbox.NetworkNone {
 		m.Net = landNet // with no rule, nothing of it is granted
 	}
-	if abi >= 6 { // the network and pid namespaces are the first wall
+	if abi >= 6 { // in addition to the network and pid namespaces
 		m.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}
 	m.FS = known
@@ -75,7 +74,7 @@ func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (
 // MinLandlockABI is the first that lets programs rename across directories.
 const MinLandlockABI = 2
 
-// LandlockABI is what this kernel has; 0 is none.
+// LandlockABI is the version of this kernel; 0 is none.
 var LandlockABI = sync.OnceValue(func() int {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {

@@ -2,12 +2,13 @@ package rootfs
 
 import "golang.org/x/sys/unix"
 
-// Masks are the parts of /proc that tell about the host, by how they are masked.
+// Masks are the parts of /proc that reveal the host, by the kind of mask.
 type Masks struct{ Masked, Hidden, ReadOnly []string }
 
-// FindMasks leaves out what only root may read: a program whose ids are no user's outside can not read it, and every mask costs each
-// sandbox a mount; two whose harm is the greatest are masked all the same. It looks at a procfs like the one a sandbox will have, not at
-// the one that we were given, which may show less. What is not there may come, with a module; the init does without it.
+// FindMasks leaves out files that only root may read: a program whose ids belong to no user of the host can not read
+// them, and every mask costs each sandbox a mount; the two most harmful files are masked nevertheless. It reads a procfs
+// like the one of a sandbox, not the supervisor's own, which may show less. A missing file may appear later, with a
+// module; the init skips it.
 func FindMasks() Masks {
 	proc, err := NewMount("proc", 0)
 	if err == nil {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Some files of /proc are masked in every sandbox, on every kernel: whether this one has them, or for whom, does not matter.
+// Some files of /proc are masked in every sandbox, on every kernel, whether this kernel has them or not, and whatever
+// their modes.
 func TestCovers(t *testing.T) {
 	masks := FindMasks()
 	for _, file := range []string{"/proc/kcore", "/proc/sysrq-trigger"} {

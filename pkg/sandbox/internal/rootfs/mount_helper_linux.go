@@ -23,22 +23,22 @@ type Options struct {
 	// Dir is a directory that may be covered in the helper's own mount namespace; default one that every Linux has and the helper does not
 	// need: /proc.
 	Dir string
-	// Open lets other users than root pass through Dir, to what is mounted there.
+	// Open lets users other than root pass through Dir, to the mounts in it.
 	Open bool
 	// Confined: root of a user namespace only. Such a root can neither make devices nor show the files of one
 	// user as those of another.
 	Confined bool
 }
 
-// MountHelper makes the mounts that sandboxes consist of, in a thread. It keeps the roots it has put together. All that it
-// hands out is detached: visible nowhere on the host, and gone with its last descriptor, which is the caller's.
+// MountHelper makes the mounts of sandboxes, in a thread. It keeps the roots it has assembled. All mounts that it
+// returns are detached: visible nowhere on the host, and gone with their last descriptor, which the caller owns.
 type MountHelper struct {
 	backend  string
 	thread   *mountThread
 	confined bool
 
 	mu        sync.Mutex
-	templates map[string]string // root by key → where it stands in the thread's namespace
+	templates map[string]string // key of a root → its path in the thread's namespace
 }
 
 // NewMountHelper starts the thread. The caller closes the helper.
@@ -61,7 +61,7 @@ func (b *MountHelper) failure(op, stage string, err error) error {
 	return faults.Wrap(b.backend, op, stage, err)
 }
 
-// Close drops everything that was kept, and the thread's mount namespace. Once only.
+// Close drops all kept roots, and the thread's mount namespace. It is called once.
 func (b *MountHelper) Close() { b.thread.close() }
 
 // Root is a copy of the read-only root for a spec.
@@ -96,7 +96,7 @@ func (b *MountHelper) Root(spec *sandbox.Spec) (fd int, err error) {
 	return fd, b.failure("copy root", "rootfs", err)
 }
 
-// WritableRoot is a root whose changes go to the scratch with that mount, which is used up: rest takes its place.
+// WritableRoot is a root whose changes go to the scratch with that mount. It consumes the mount: rest takes its place.
 func (b *MountHelper) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error) {
 	l, err := lay(b.backend, spec, owner, b.confined)
 	if err != nil {
@@ -113,11 +113,12 @@ func (b *MountHelper) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, r
 	return root, rest, nil
 }
 
-// CloneMount makes two of one mount, which is used up; with an error, other may still be there.
+// CloneMount makes two of one mount, which it consumes; with an error, other may still be valid.
 func (b *MountHelper) CloneMount(mount int) (one, other int, err error) {
 	one, other = -1, -1
 	err = b.thread.do(func() error {
-		// Halfway there is no way back: the mount would be gone. So the descriptor that is needed there is taken before.
+		// After the attach there is no way back: the mount would be gone. So the descriptor for that step is opened
+		// before.
 		spare, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -154,10 +155,10 @@ func (b *MountHelper) Scratch(mode sandbox.ScratchMode, o scratch.Options, owner
 	return s, nil
 }
 
-// Volume opens a directory or file of the host for the sandbox. The sandbox's user acts as the owner of the source. A
-// file system that can not map ids is refused for writing; for reading its permissions simply hold as they are. A
-// confined helper maps nothing: there the sandbox's user is the supervisor's own, and has its rights. A maker, if not 0, may make files and
-// give them to the owner.
+// Volume opens a directory or file of the host for the sandbox. The sandbox's user has the rights of the owner of the
+// source. A file system that can not map ids is refused for writing; for reading its permissions hold unchanged. A
+// confined helper maps nothing: there the sandbox's user is the supervisor's own, and has its rights. A maker, if not 0,
+// may make files and give them to the owner.
 func (b *MountHelper) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool, error) {
 	o := idmap.Options{Writable: v.Writable}
 	if !b.confined {
@@ -168,7 +169,8 @@ func (b *MountHelper) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool
 		o.Owner = nil
 		f, isFile, err = idmap.Open(v.Source, o)
 	}
-	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) { // ours, not the volume's
+	// a limit of this process, not a fault of the volume
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
 		return nil, false, b.failure("volume "+v.Source, "volumes", err)
 	}
 	if err != nil {
@@ -181,8 +183,8 @@ func (b *MountHelper) Volume(v sandbox.Volume, owner, maker int) (*os.File, bool
 	return f, isFile, nil
 }
 
-// Opener opens the files of a scratch by its own descriptor, which serves as long as the scratch does, whichever init has its mount, and
-// after the last of them.
+// Opener opens the files of a scratch by the scratch's own descriptor, which is valid as long as the scratch, with any
+// init and after the last of them.
 func (b *MountHelper) Opener(s *scratch.Scratch, owner int) files.Opener {
 	return files.SharedDir{Use: s.Use, Owner: owner}
 }
@@ -190,7 +192,8 @@ func (b *MountHelper) Opener(s *scratch.Scratch, owner int) files.Opener {
 // Do runs f on the mount thread, in its mount namespace.
 func (b *MountHelper) Do(f func() error) error { return b.thread.do(f) }
 
-// Attach puts a detached mount at an existing place in the thread's namespace. The mount's descriptor stays the caller's.
+// Attach attaches a detached mount to an existing path in the thread's namespace. The caller still owns the mount's
+// descriptor.
 func (b *MountHelper) Attach(mount int, at string) error {
 	return b.thread.do(func() error {
 		return named(at, unix.MoveMount(mount, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH))

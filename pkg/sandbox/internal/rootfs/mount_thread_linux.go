@@ -12,14 +12,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// mountThread is a thread in a mount namespace of its own, in which roots are put together and kept.
-// Nothing of it is visible on the host, and all of it is gone when this process is, however it
-// ends: the namespace dies with its last thread.
+// mountThread is a thread in a mount namespace of its own, in which roots are assembled and kept. Nothing of it is
+// visible on the host, and all of it is gone with this process, however it ends: the namespace ends with its last
+// thread.
 //
 // A thread is needed because the kernel copies mount trees only from the caller's own namespace.
 type mountThread struct {
 	backend string
-	dir     string // a directory that is covered, in this namespace, with our own
+	dir     string // a directory that this namespace covers with a tmpfs
 	mode    string // of that
 	work    chan func()
 	quit    chan struct{}
@@ -36,9 +36,9 @@ func startMountThread(backend, dir, mode string) (*mountThread, error) {
 	return k, nil
 }
 
-// Apart runs f on a thread of its own, which ends with f and takes along what f did to it: namespaces, cgroups. The
-// main thread would not end: it lives as long as the process, and /proc/self speaks of its namespaces. While this
-// goroutine sits on that, the next one gets another.
+// Apart runs f on a thread of its own, which ends with f and with the changes of f to it: namespaces, cgroups. The main
+// thread would not end: it lives as long as the process, and /proc/self shows its namespaces. While this goroutine is
+// locked to the main thread, the next one gets another.
 func Apart(f func()) {
 	go func() {
 		runtime.LockOSThread()
@@ -92,7 +92,7 @@ func (k *mountThread) do(f func() error) error {
 	}
 }
 
-// place makes an empty directory to mount something on. Only on the mount thread.
+// place makes an empty directory as a mount point. Only on the mount thread.
 func (k *mountThread) place() (string, error) {
 	k.next++
 	p := path.Join(k.dir, strconv.Itoa(k.next))

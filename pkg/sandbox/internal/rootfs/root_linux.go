@@ -18,19 +18,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
-// part is something that is mounted into a root: a directory of the host, or /dev.
+// part is a mount in a root: a directory of the host, or /dev.
 type part struct {
 	at    string
 	mount int // detached
 }
 
-// layout is a root before it is put together.
+// layout is a root before its assembly.
 type layout struct {
 	backend string // whose root it is
 	base    *skeleton
 	lower   int // descriptor of a whole root to lie below base, or -1
 	parts   []part
-	// confined: put together by the root of a user namespace only.
+	// confined: assembled by the root of a user namespace only.
 	confined bool
 }
 
@@ -44,9 +44,9 @@ func (l *layout) close() {
 	}
 }
 
-// lay collects what a spec's root is made of, for a backend of that name. With a writable root, owner is the host id of the
-// sandbox's user: the files of an image are shown as that user's own, so that the user may change them (in a layer that is
-// thrown away). -1 is a root that is read-only.
+// lay collects the parts of a spec's root, for a backend of that name. With a writable root, owner is the host id of the
+// sandbox's user: the files of an image are shown as that user's own, so that the user may change them (in a layer that
+// is dropped). -1 is a read-only root.
 func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layout, err error) {
 	if spec.Root.Image != "" {
 		return nil, &sandbox.Error{
@@ -54,8 +54,8 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 			Err: fmt.Errorf("image %q: this backend keeps no images, and is given the directory of an unpacked one", spec.Root.Image),
 		}
 	}
-	// Only an image's files may be shown as the user's own: the host's, and a given directory's, would become readable
-	// where only root may read them. A confined helper shows a directory's files with the owners that they have.
+	// Only an image's files may be shown as the user's own: files of the host, or of a given directory, that only root
+	// may read would become readable. A confined helper shows a directory's files with their owners.
 	if owner >= 0 && spec.Root.From.Reference == "" && (!confined || spec.Root.Dir == "") {
 		return nil, &sandbox.Error{
 			Backend: backend, Op: "writable root", Kind: sandbox.ErrUnsupported, Stage: "rootfs",
@@ -69,7 +69,7 @@ func lay(backend string, spec *sandbox.Spec, owner int, confined bool) (_ *layou
 	}
 	l.base.owner = owner
 	if confined {
-		owner = -1 // it can not show the files of one user as those of another
+		owner = -1 // a confined helper can not change the owners of files
 	}
 	defer func() {
 		if err != nil {
@@ -123,12 +123,13 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	if err := l.introduce(spec); err != nil {
 		return err
 	}
-	// Nothing of the machine this root was made on.
+	// The root has nothing of the machine that it was made on.
 	if !l.confined {
 		return l.base.opaque("/sys")
 	}
-	// The mark of an opaque directory can not be set by every user; an empty one can be made.
-	empty, err := NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
+	// Not every user can set the mark of an opaque directory; every user can make an empty one.
+	empty, err := NewMount("tmpfs", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"mode", "0755"})
 	if err != nil {
 		return err
 	}
@@ -136,8 +137,8 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 	return nil
 }
 
-// introduce tells a whole root who its user is and what its machine is called, as every container's is told: the user is added to
-// its own passwd and group. Where /etc is no directory of its own, or one of these no plain file, the root keeps what it has.
+// introduce adds the sandbox's user to the passwd and group files of a whole root, and the name of its machine, as
+// container engines do. Where /etc is no directory of the root, or one of these is no plain file, the root is unchanged.
 func (l *layout) introduce(spec *sandbox.Spec) error {
 	files := map[string]string{
 		"/etc/hosts": etc.Hosts(spec.Hostname), "/etc/hostname": spec.Hostname + "\n", "/etc/resolv.conf": "",
@@ -165,7 +166,7 @@ func (l *layout) introduce(spec *sandbox.Spec) error {
 	return l.base.files(files)
 }
 
-// read reads a small plain file of the whole root, following no link.
+// read reads a small plain file of the whole root, and follows no link.
 func (l *layout) read(p string) ([]byte, error) {
 	fd, err := unix.Openat2(l.lower, rel(p), &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
@@ -186,9 +187,9 @@ func (l *layout) read(p string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, etc.MaxFile))
 }
 
-// plainTarget refuses a root in which a place we mount on is, or lies behind, anything but a
-// directory (F3). An image may have links where the scratch belongs, as some do: base has directories there, which lie above them, so that
-// no link is ever followed. In a directory of the user's own, what the link leads to would not be found.
+// plainTarget refuses a root in which a mount point is, or lies behind, anything but a directory (F3). An image may have
+// links in the places of the scratch: base has directories there, which cover them, so that no link is followed. In a
+// user's own directory, the target of such a link would not be found.
 func plainTarget(root int, of *sandbox.Root, target string) error {
 	fd, err := beneath(root, target)
 	if err == nil {
@@ -200,22 +201,25 @@ func plainTarget(root int, of *sandbox.Root, target string) error {
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return nil // it will be made
+		return nil // the directory will be made
 	case errors.Is(err, unix.ELOOP) && of.From.Reference != "" && inScratch(target):
 		return nil
 	case errors.Is(err, unix.ELOOP):
 		link, leads := linkIn(root, target)
-		return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s is, or lies behind, a symbolic link: %s leads to %q", target, link, leads), Stage: "rootfs", Hint: "one in which it is a directory, or nothing"}
+		return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused,
+			Err: fmt.Errorf("%s is, or lies behind, a symbolic link: %s leads to %q", target, link, leads), Stage: "rootfs",
+			Hint: "one in which it is a directory, or nothing"}
 	}
 	return &sandbox.Error{Op: what, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%s: %w", target, err), Stage: "rootfs"}
 }
 
-// inScratch: it is a place that is mounted from the scratch, or lies in one.
+// inScratch reports whether a path is mounted from the scratch, or lies in such a path.
 func inScratch(target string) bool {
-	return slices.ContainsFunc([]string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}, func(d string) bool { return target == d || strings.HasPrefix(target, d+"/") })
+	return slices.ContainsFunc([]string{sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir},
+		func(d string) bool { return target == d || strings.HasPrefix(target, d+"/") })
 }
 
-// linkIn finds the link that is in the way, and where it leads. It is for the message only.
+// linkIn finds the link in a path, and its target, for the message.
 func linkIn(root int, target string) (link, leads string) {
 	for i := 1; i <= len(target); i++ {
 		if i < len(target) && target[i] != '/' {
@@ -292,7 +296,8 @@ func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) 
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, idmap.ErrSource) {
 			return -1, false, &sandbox.Error{
-				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err, Hint: "a directory that exists, by a path without symbolic links",
+				Backend: l.backend, Op: "root " + p, Stage: "rootfs", Kind: sandbox.ErrInvalid, Err: err,
+				Hint: "a directory that exists, by a path without symbolic links",
 			}
 		}
 		return -1, false, faults.Wrap(l.backend, "root "+p, "rootfs", err)
@@ -302,7 +307,8 @@ func (l *layout) openHost(p string, owner int) (fd int, isFile bool, err error) 
 	return fd, isFile, err
 }
 
-// layAdded shows what is added to a root, outer places before those that lie in them. It stays read-only in a writable root.
+// layAdded shows the added mounts of a root, outer places before those that lie in them. They stay read-only in a
+// writable root.
 func (l *layout) layAdded(added []sandbox.Mount) error {
 	added = slices.Clone(added)
 	slices.SortStableFunc(added, func(a, b sandbox.Mount) int {
@@ -321,15 +327,16 @@ func (l *layout) layAdded(added []sandbox.Mount) error {
 		}
 		l.parts = append(l.parts, part{at: m.Target, mount: fd})
 		if err != nil {
-			return &sandbox.Error{Backend: l.backend, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs", Hint: "another target"}
+			return &sandbox.Error{Backend: l.backend, Op: "root " + m.Source, Kind: sandbox.ErrInvalid, Err: err, Stage: "rootfs",
+				Hint: "another target"}
 		}
 	}
 	return nil
 }
 
-// place makes somewhere to mount a file or directory on, unless it lies in a part of the host, which must have it.
+// place makes a mount point for a file or directory, unless it lies in a part of the host, which must have it.
 func (l *layout) place(target string, isFile bool) error {
-	var in *part // the innermost that it lies in
+	var in *part // the innermost part that contains it
 	for i, p := range l.parts {
 		if strings.HasPrefix(target, p.at+"/") && (in == nil || len(p.at) > len(in.at)) {
 			in = &l.parts[i]
@@ -380,10 +387,11 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 	return nil
 }
 
-// templateKey tells roots apart that are not alike. Writable ones are never shared.
+// templateKey identifies equal roots. Writable ones are never shared.
 func templateKey(spec *sandbox.Spec) string {
 	var b strings.Builder
-	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, strconv.FormatBool(spec.Root.From.Reference != ""), spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
+	for _, p := range append(slices.Clone(spec.Root.HostPaths), "dir:"+spec.Root.Dir, strconv.FormatBool(spec.Root.From.Reference != ""),
+		spec.Hostname, strconv.Itoa(spec.User.UID), strconv.Itoa(spec.User.GID)) {
 		b.WriteString(strconv.Quote(p))
 	}
 	shown := append(slices.Clone(spec.Root.HostPaths), spec.Root.Dir)
@@ -391,8 +399,8 @@ func templateKey(spec *sandbox.Spec) string {
 		fmt.Fprintf(&b, "%q:%q", m.Source, m.Target)
 		shown = append(shown, m.Source)
 	}
-	// A directory that was made anew under the same name is another one. (The template holds the old
-	// one, so its number is not given away meanwhile.)
+	// A directory that was made anew under the same name is another one. (The kept root holds the old one, so its inode
+	// number is not reused meanwhile.)
 	for _, p := range shown {
 		var st unix.Stat_t
 		if p != "" && unix.Lstat(p, &st) == nil {
@@ -401,13 +409,13 @@ func templateKey(spec *sandbox.Spec) string {
 	}
 	for _, v := range spec.Volumes {
 		var st unix.Stat_t
-		_ = unix.Lstat(v.Source, &st) // what is not there is reported when it is opened
+		_ = unix.Lstat(v.Source, &st) // the later open reports a missing file
 		fmt.Fprintf(&b, "%q%q%x", v.Source, v.Target, st.Mode&unix.S_IFMT)
 	}
 	return b.String()
 }
 
-// assemble puts a read-only root together in the thread's namespace and returns where it stands.
+// assemble assembles a read-only root in the thread's namespace and returns its path.
 func (k *mountThread) assemble(l *layout) (string, error) {
 	if err := l.base.seal(unix.MOUNT_ATTR_NODEV); err != nil {
 		return "", err
@@ -439,7 +447,7 @@ func (k *mountThread) attach(root string, p part) error {
 	return named(p.at, unix.MoveMount(p.mount, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
-// beneath opens what is at a path below a directory, following no link (F6).
+// beneath opens a path below a directory, and follows no link (F6).
 func beneath(dir int, p string) (int, error) {
 	return unix.Openat2(dir, rel(p), &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
@@ -447,7 +455,7 @@ func beneath(dir int, p string) (int, error) {
 	})
 }
 
-// openBeneath opens a place in a root without following anything in it (F6).
+// openBeneath opens a place in a root without following links (F6).
 func openBeneath(root, p string) (int, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -457,8 +465,8 @@ func openBeneath(root, p string) (int, error) {
 	return beneath(dir, p)
 }
 
-// overlay lays what stands at top, and a layer to write to if there is one, over a whole root.
-// What stood at top is gone afterwards: the overlay keeps what it needs of it.
+// overlay mounts the tree at top, and a writable layer if there is one, over a whole root. The mount at top is gone
+// afterwards: the overlay keeps the parts that it needs.
 func (k *mountThread) overlay(top string, lower int, layer string, confined bool) (string, error) {
 	under := ""
 	if lower >= 0 {
@@ -493,7 +501,7 @@ func newOverlay(top, under, layer string, confined bool) (int, error) {
 	return NewMount("overlay", attrs, options...)
 }
 
-// NewMount makes a file system, and a mount of it that is attached nowhere.
+// NewMount makes a file system with a detached mount.
 func NewMount(fstype string, attrs int, options ...[2]string) (int, error) {
 	fs, err := unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -517,11 +525,11 @@ func NewMount(fstype string, attrs int, options ...[2]string) (int, error) {
 	return fd, named(fstype, err)
 }
 
-// layersDir is where a scratch keeps what a writable root changes.
+// layersDir is the directory of a scratch with the changes of a writable root.
 const layersDir = ".root"
 
-// assembleWritable puts together a root whose changes go to the scratch. It returns a detached copy
-// of the root and one of the scratch, because the given one is used up.
+// assembleWritable assembles a root whose changes go to the scratch. It returns a detached copy of the root and one of
+// the scratch, because it consumes the given one.
 func (k *mountThread) assembleWritable(l *layout, scratch int, owner int) (root, rest int, err error) {
 	disk, err := k.attachAnywhere(scratch)
 	if err != nil {
@@ -537,7 +545,7 @@ func (k *mountThread) assembleWritable(l *layout, scratch int, owner int) (root,
 			return -1, -1, named(d, err)
 		}
 	}
-	// The upper layer's own directory is what the user sees as /.
+	// The user sees the upper layer's own directory as /.
 	if err := giveDir(path.Join(layers, "upper"), owner); err != nil {
 		return -1, -1, err
 	}
@@ -565,7 +573,7 @@ func (k *mountThread) assembleWritable(l *layout, scratch int, owner int) (root,
 	return root, rest, nil
 }
 
-// giveDir makes a directory that every user may read its owner's, whatever the umask is.
+// giveDir makes a directory that every user may read, and gives it to its owner, with any umask.
 func giveDir(dir string, owner int) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,11 +15,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/etc"
 )
 
-// skeleton is a small file system in memory that is put together through its descriptor, before it
-// is mounted anywhere.
+// skeleton is a small file system in memory that is filled through its descriptor, before it is mounted anywhere.
 type skeleton struct {
 	fd      int
-	owner   int            // host id that everything belongs to; -1 is ours
+	owner   int            // host id of the owner of all files; -1 is this process's
 	parents map[string]int // directories opened so far
 }
 
@@ -32,7 +31,8 @@ func newSkeleton() (*skeleton, error) {
 	return &skeleton{fd: fd, owner: -1, parents: map[string]int{}}, nil
 }
 
-// Mountable makes a mount like those that roots consist of, and drops it: a user namespace may be had and be of no use.
+// Mountable makes a mount like those of roots, and drops it: a user namespace may be available and yet not permit
+// mounts.
 func Mountable() error {
 	s, err := newSkeleton()
 	if err == nil {
@@ -53,8 +53,8 @@ func (s *skeleton) closeParents() {
 	clear(s.parents)
 }
 
-// parent opens the directory that a path is in, made if need be, and returns the name it has there. No link is
-// followed: those of a skeleton lead to places of the host that have nothing to do with it (F6).
+// parent opens the directory of a path, which it makes if needed, and returns the last component. It follows no link:
+// those of a skeleton lead to unrelated places of the host (F6).
 func (s *skeleton) parent(p string) (fd int, name string, err error) {
 	dir, name := path.Split(rel(p))
 	if dir == "" {
@@ -74,13 +74,13 @@ func (s *skeleton) parent(p string) (fd int, name string, err error) {
 	return fd, name, nil
 }
 
-// sealPatience is how long seal waits for copies of descriptors it has written through.
-const sealPatience = 10 * time.Second // a machine may be so busy that a child does not come to execute for long
+// sealTimeout is how long seal waits for copies of descriptors it has written through.
+const sealTimeout = 10 * time.Second // on a busy machine a child may take long to reach its exec
 
 // seal makes the mount read-only, with further attributes. A process that was cloned while a file of
 // the skeleton was open for writing holds it until it executes, and that keeps the mount busy.
 func (s *skeleton) seal(attrs uint64) error {
-	for end := time.Now().Add(sealPatience); ; time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(sealTimeout); ; time.Sleep(100 * time.Microsecond) {
 		err := unix.MountSetattr(s.fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | attrs})
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 			return err
@@ -88,7 +88,7 @@ func (s *skeleton) seal(attrs uint64) error {
 	}
 }
 
-// rel is a path as the descriptor wants it.
+// rel is a path relative to the descriptor.
 func rel(p string) string {
 	if p = strings.TrimPrefix(path.Clean(p), "/"); p == "" {
 		return "."
@@ -107,7 +107,7 @@ func (s *skeleton) dir(p string) error {
 	}
 	switch err = unix.Mkdirat(at, name, 0o755); {
 	case err == nil:
-		if err = unix.Fchmodat(at, name, 0o755, 0); err == nil { // whatever our umask is
+		if err = unix.Fchmodat(at, name, 0o755, 0); err == nil { // with any umask
 			err = s.give(at, name)
 		}
 	case errors.Is(err, unix.EEXIST):
@@ -119,7 +119,7 @@ func (s *skeleton) dir(p string) error {
 	return named(p, err)
 }
 
-// give makes an entry its owner's.
+// give changes the owner of an entry.
 func (s *skeleton) give(at int, name string) error {
 	if s.owner < 0 {
 		return nil
@@ -142,7 +142,7 @@ func (s *skeleton) file(p, content string) error {
 	})
 }
 
-// fill makes a file, and has it written to.
+// fill makes a file, and calls write for its content.
 func (s *skeleton) fill(p string, write func(*os.File) error) error {
 	at, name, err := s.parent(p)
 	if err != nil {
@@ -163,16 +163,15 @@ func (s *skeleton) fill(p string, write func(*os.File) error) error {
 	return named(p, s.give(at, name))
 }
 
-// device makes a device node by number: what it does can not depend on what the host has under
-// that name (F4).
+// device makes a device node by number: its behaviour does not depend on the host's file of that name (F4).
 func (s *skeleton) device(p string, major, minor uint32) error {
 	if err := unix.Mknodat(s.fd, rel(p), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))); err != nil {
 		return named(p, err)
 	}
-	return named(p, unix.Fchmodat(s.fd, rel(p), 0o666, 0)) // whatever our umask is
+	return named(p, unix.Fchmodat(s.fd, rel(p), 0o666, 0)) // with any umask
 }
 
-// opaque keeps an overlay from showing what lower layers have in a directory.
+// opaque makes an overlay hide the lower layers of a directory.
 func (s *skeleton) opaque(p string) error {
 	return named(p, unix.Setxattr(fmt.Sprintf("/proc/self/fd/%d/%s", s.fd, rel(p)), "trusted.overlay.opaque", []byte("y"), 0))
 }
@@ -184,17 +183,18 @@ func named(p string, err error) error {
 	return nil
 }
 
-// baseDirs are where the init mounts what every sandbox has.
+// baseDirs are the mount points of the init in every sandbox.
 var baseDirs = []string{"/proc", "/sys", "/dev", sandbox.WorkspaceDir, sandbox.TmpDir, sandbox.HomeDir}
 
-// configFiles of the host are shown in a root of host paths, where they exist, besides sandbox.HostDirs. Of /etc only what
-// programs need to start: it is full of other people's business.
-var configFiles = []string{"/etc/fonts/fonts.conf", "/etc/ld.so.cache", "/etc/localtime", "/etc/matplotlibrc", "/etc/mime.types", "/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
+// configFiles are files of the host that a root of host paths shows, where they exist, in addition to sandbox.HostDirs.
+// Of /etc it shows only the files that programs need to start: the rest is private to the host.
+var configFiles = []string{"/etc/fonts/fonts.conf", "/etc/ld.so.cache", "/etc/localtime", "/etc/matplotlibrc", "/etc/mime.types",
+	"/etc/protocols", "/etc/services", "/etc/ssl/openssl.cnf"}
 
-// maxConfigFile bounds what is copied into a root in memory.
+// maxConfigFile bounds a file that is copied into a root in memory.
 const maxConfigFile = 4 << 20
 
-// identity writes the files by which programs learn who and where they are.
+// identity writes the files from which programs learn their user and host name.
 func (s *skeleton) identity(spec *sandbox.Spec) error {
 	return s.files(map[string]string{
 		"/etc/passwd":        string(etc.Passwd(nil, spec.User)),
@@ -215,7 +215,7 @@ func (s *skeleton) files(all map[string]string) error {
 	return nil
 }
 
-// copyConfig copies a small file of the host, if it is there.
+// copyConfig copies a small file of the host, if it exists.
 func (s *skeleton) copyConfig(p string) error {
 	f, err := os.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -238,11 +238,11 @@ type Device struct {
 	major, minor uint32
 }
 
-// Devices are what every program may expect, by number.
+// Devices are the devices that every program may expect, by number.
 var Devices = []Device{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}
 
-// layDev makes /dev: devices, and the links programs expect. Only the machine's root can make a device; others show
-// those of the host, which must be what their names say (F4).
+// layDev makes /dev: devices, and the links that programs expect. Only the machine's root can make a device; a confined
+// helper shows those of the host, after a check of their numbers (F4).
 func (l *layout) layDev() error {
 	s, err := newSkeleton()
 	if err != nil {
@@ -278,7 +278,7 @@ func (l *layout) layDev() error {
 	if err == nil {
 		err = s.seal(unix.MOUNT_ATTR_NOEXEC)
 	}
-	s.closeParents() // the mount is the layout's now
+	s.closeParents() // the layout owns the mount now
 	return err
 }
 
@@ -294,7 +294,8 @@ func hostDevice(p string, major, minor uint32) (int, error) {
 		err = errors.New("is not the device of that name")
 	}
 	if err == nil {
-		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE})
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH,
+			&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC, Propagation: unix.MS_PRIVATE})
 	}
 	if err != nil {
 		_ = unix.Close(fd)

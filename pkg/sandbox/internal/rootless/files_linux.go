@@ -10,15 +10,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 )
 
-// remoteFiles is a scratch whose files the mount helper opens: it is root where their owner's id means something. The descriptors
-// come back, and what is in the files never goes through the helper.
+// remoteFiles is a scratch whose files the mount helper opens: the helper is root in the user namespace of their owner.
+// It returns descriptors; the content of the files never goes through the helper.
 type remoteFiles struct {
 	helper  *HelperProcess
 	scratch *scratch.Scratch
 	owner   int
 }
 
-// Opener opens the files of a scratch. It holds as long as that does.
+// Opener opens the files of a scratch. It is valid as long as the scratch.
 func (s *HelperProcess) Opener(disk *scratch.Scratch, owner int) files.Opener {
 	return remoteFiles{s, disk, owner}
 }
@@ -31,7 +31,7 @@ func (d remoteFiles) ask(o order, want int) (fds []int, err error) {
 	})
 	var errno unix.Errno
 	if errors.As(err, &errno) {
-		err = errno // the caller adds the rest
+		err = errno // the caller adds the operation
 	}
 	return fds, err
 }
@@ -49,7 +49,7 @@ func (d remoteFiles) Remove(p string) error {
 	return err
 }
 
-// WaitClosed: the helper closes what it has opened when it has sent that, and before it takes the next order.
+// WaitClosed: the helper closes the files that it has opened after it has sent them, before the next order.
 func (d remoteFiles) WaitClosed() error {
 	_, _, err := d.helper.ask(order{What: orderSettle}, nil, 0)
 	clone.Settle()

@@ -13,9 +13,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// Whatever an order for a file says, what is opened lies in the scratch that came with it, and nothing else is touched.
+// With any order for a file, the opened file lies in the scratch that came with the order, and no other file is touched.
 func FuzzMountHelperFiles(f *testing.F) {
-	for _, p := range []string{"workspace/f", "workspace/a/b/f", "workspace/link/f", "workspace/link", "../outside/secret", "/etc/passwd", "", ".", "..", "workspace/../../outside/f", "workspace/\xff", "a\x00b"} {
+	for _, p := range []string{"workspace/f", "workspace/a/b/f", "workspace/link/f", "workspace/link", "../outside/secret", "/etc/passwd",
+		"", ".", "..", "workspace/../../outside/f", "workspace/\xff", "a\x00b"} {
 		for _, what := range []string{orderCreate, orderOpen, orderRemove} {
 			text, err := json.Marshal(order{What: what, Path: []byte(p), Perm: 0o644, Owner: -1})
 			if err != nil {
@@ -28,7 +29,8 @@ func FuzzMountHelperFiles(f *testing.F) {
 	top := f.TempDir()
 	scratch, outside := filepath.Join(top, "scratch"), filepath.Join(top, "outside")
 	for _, err := range []error{
-		os.MkdirAll(filepath.Join(scratch, "workspace"), 0o755), os.Mkdir(outside, 0o755), os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600),
+		os.MkdirAll(filepath.Join(scratch, "workspace"), 0o755), os.Mkdir(outside, 0o755),
+		os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600),
 	} {
 		if err != nil {
 			f.Fatal(err)

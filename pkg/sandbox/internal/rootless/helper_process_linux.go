@@ -17,11 +17,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// helperName is the argv[0] of an ordinary user's mount helper: a helper that is root of a user namespace of its own, and makes mounts
-// there. It is the supervisor's child, never sees a sandboxed program, and ends with its socket: with the supervisor, however that ends.
+// helperName is the argv[0] of an ordinary user's mount helper: a process that is root of a user namespace of its own,
+// and makes mounts there. It is the supervisor's child, never sees a sandboxed program, and ends with its socket, so
+// also with the supervisor, however that ends.
 const helperName = "sandbox-mount-helper"
 
-// order asks for one mount, or one file. What names which.
+// order asks for one mount, or one file; What names it.
 type order struct {
 	What     string              `json:"what"`
 	Root     sandbox.Root        `json:"root"`
@@ -35,7 +36,7 @@ type order struct {
 	Perm     uint32              `json:"perm,omitempty"`
 }
 
-// The orders there are.
+// The orders.
 const (
 	orderReady    = "ready"
 	orderRoot     = "root"
@@ -57,7 +58,7 @@ func orderFor(what string, spec *sandbox.Spec, owner int) order {
 	return order{What: what, Root: spec.Root, User: spec.User, Hostname: spec.Hostname, Volumes: spec.Volumes, Owner: owner}
 }
 
-// HelperProcess is the mount helper of an ordinary user, a process; this is the supervisor's end.
+// HelperProcess is the supervisor's end of an ordinary user's mount helper, a process.
 type HelperProcess struct {
 	backend string // for errors
 	self    Self
@@ -67,7 +68,8 @@ type HelperProcess struct {
 	closed  bool
 }
 
-// StartHelperProcess starts a mount helper and waits until it can mount: where user namespaces are switched off, or of no use, it fails.
+// StartHelperProcess starts a mount helper and waits until it can mount. It fails where user namespaces are switched
+// off, or do not permit mounts.
 func StartHelperProcess(backend string, self Self) (*HelperProcess, error) {
 	s := &HelperProcess{backend: backend, self: self}
 	if _, _, err := s.ask(order{What: orderReady}, nil, 0); err != nil {
@@ -105,7 +107,7 @@ func (s *HelperProcess) stopLocked() {
 	}
 }
 
-// Close ends it. Twice is fine.
+// Close ends the helper. It may be called twice.
 func (s *HelperProcess) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +115,8 @@ func (s *HelperProcess) Close() {
 	s.stopLocked()
 }
 
-// ask sends an order and returns the answer, which must come with that many descriptors. They are the caller's. A helper that was killed
-// is replaced: that is no fault of the request.
+// ask sends an order and returns the answer, which must have that many descriptors. The caller owns them. A killed
+// helper is replaced: the request is not the cause.
 func (s *HelperProcess) ask(o order, send []int, want int) (Answer, []int, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -151,7 +153,7 @@ func (s *HelperProcess) Root(spec *sandbox.Spec) (int, error) {
 	return fds[0], nil
 }
 
-// WritableRoot is a root whose changes go to the scratch with that mount, which is used up: rest takes its place.
+// WritableRoot is a root whose changes go to the scratch with that mount. It consumes the mount: rest takes its place.
 func (s *HelperProcess) WritableRoot(spec *sandbox.Spec, owner, disk int) (root, rest int, err error) {
 	_, fds, err := s.ask(orderFor(orderWritable, spec, owner), []int{disk}, 2)
 	if err != nil {
@@ -160,7 +162,7 @@ func (s *HelperProcess) WritableRoot(spec *sandbox.Spec, owner, disk int) (root,
 	return fds[0], fds[1], nil
 }
 
-// CloneMount makes two of one mount, which is used up; with an error, other may still be there.
+// CloneMount makes two of one mount, which it consumes; with an error, other may still be valid.
 func (s *HelperProcess) CloneMount(mount int) (one, other int, err error) {
 	_, fds, err := s.ask(order{What: orderClone}, []int{mount}, 2)
 	if err != nil {
@@ -193,14 +195,14 @@ func (s *HelperProcess) Volume(v sandbox.Volume, owner, _ int) (*os.File, bool, 
 	return os.NewFile(uintptr(fds[0]), v.Source), a.IsFile, nil
 }
 
-// init makes every program that links this package able to be its own mount helper, without a line in its main.
+// init makes every program that links this package its own mount helper, without a line in its main.
 func init() {
 	if len(os.Args) == 1 && os.Args[0] == helperName {
 		serveMounts(spawn.HelperSocket, os.Exit) //nolint:forbidigo // a helper has no main to return to
 	}
 }
 
-// serveMounts is the whole life of a mount helper. Run by hand it has no socket, and ends.
+// serveMounts is the main function of a mount helper. Run by hand it has no socket, and ends.
 func serveMounts(socket int, exit func(code int)) {
 	if kind, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
 		fmt.Fprintf(os.Stderr, "%s: no supervisor at descriptor %d; this program is started by sandbox-run only\n", helperName, socket)
@@ -219,7 +221,7 @@ func serveMounts(socket int, exit func(code int)) {
 	})
 }
 
-// descriptors is how many of them an order comes with.
+// descriptors is the number of descriptors that an order has.
 func (o *order) descriptors() int {
 	switch o.What {
 	case orderWritable, orderClone, orderCreate, orderRemove, orderOpen:
@@ -228,7 +230,7 @@ func (o *order) descriptors() int {
 	return 0
 }
 
-// carryOut makes what an order asks for. The descriptors are the caller's.
+// carryOut carries out an order. The caller owns the descriptors.
 func carryOut(b *rootfs.MountHelper, o *order, fds []int) (out []int, isFile bool, err error) {
 	if want := o.descriptors(); len(fds) != want {
 		return nil, false, fmt.Errorf("%s: %d descriptors came, not %d", o.What, len(fds), want)
@@ -237,7 +239,7 @@ func carryOut(b *rootfs.MountHelper, o *order, fds []int) (out []int, isFile boo
 	switch o.What {
 	case orderReady:
 		return nil, false, faults.Wrap(helperName, "mount", "rootfs", rootfs.Mountable())
-	case orderSettle: // to have come to it is all
+	case orderSettle: // the answer itself is the result
 		return nil, false, nil
 	case orderRoot:
 		out = out[:1]

@@ -11,14 +11,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
 
-// A helper is this very program in another process, in namespaces of its own. It takes orders from its supervisor, one at a time, over a
-// SOCK_SEQPACKET socket pair:
+// A helper is this executable in another process, in namespaces of its own. It takes orders from its supervisor, one at
+// a time, over a SOCK_SEQPACKET socket pair:
 //
 //	supervisor → order (JSON) [descriptors];  helper → Answer (JSON) [descriptors]
 //
-// It ends when its socket does.
+// The helper ends when its socket is closed.
 
-// Answer comes with the descriptors that were asked for, or with what went wrong.
+// Answer comes with the requested descriptors, or with an error.
 type Answer struct {
 	IsFile bool         `json:"is_file,omitempty"` // of a volume: it is a file, not a directory
 	Error  *packedError `json:"error,omitempty"`
@@ -30,7 +30,7 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// exchange sends an order and returns the answer as it came. An error says that the helper is gone.
+// exchange sends an order and returns the encoded answer. An error says that the helper is gone.
 func exchange(socket int, order []byte, send []int) (answer []byte, fds []int, err error) {
 	if err := sendMessage(socket, order, send); err != nil {
 		return nil, nil, err
@@ -38,7 +38,7 @@ func exchange(socket int, order []byte, send []int) (answer []byte, fds []int, e
 	return receiveMessage(socket, make([]byte, maxAnswer))
 }
 
-// parseAnswer reads an answer of a helper of that backend, which must come with that many descriptors. They are the caller's.
+// parseAnswer reads an answer of a helper of that backend, which must have that many descriptors. The caller owns them.
 func parseAnswer(backend string, text []byte, fds []int, want int) (a Answer, _ []int, err error) {
 	if err = json.Unmarshal(text, &a); err == nil && a.Error != nil {
 		err = a.Error.unpack(backend)
@@ -55,8 +55,8 @@ func parseAnswer(backend string, text []byte, fds []int, want int) (a Answer, _ 
 	return a, fds, nil
 }
 
-// Ask sends an order to a helper of that backend and waits for the answer, which must come with that many descriptors. They are the
-// caller's.
+// Ask sends an order to a helper of that backend and waits for the answer, which must have that many descriptors. The
+// caller owns them.
 func Ask(socket int, backend string, order any, send []int, want int) ([]int, error) {
 	text, err := json.Marshal(order)
 	var answer []byte
@@ -71,8 +71,9 @@ func Ask(socket int, backend string, order any, send []int, want int) ([]int, er
 	return fds, err
 }
 
-// Serve is the whole life of a helper: it answers orders until its socket ends, and then exits. handle closes no descriptor that came with
-// the order; those that it returns are closed when they are sent, and then is called, unless it is nil.
+// Serve is the main loop of a helper: it answers orders until its socket is closed, and then exits. handle closes no
+// descriptor of the order. Serve closes the descriptors that handle returns after it has sent them, and then calls then,
+// unless it is nil.
 func Serve(socket int, exit func(code int), handle func(order []byte, fds []int) (a Answer, out []int, then func(), err error)) {
 	buf := make([]byte, maxOrder)
 	for {
@@ -97,7 +98,7 @@ func Serve(socket int, exit func(code int), handle func(order []byte, fds []int)
 	}
 }
 
-// packedError is an error on its way between processes. What callers tell errors apart by comes through.
+// packedError is an error on its way between processes. It keeps the values by which callers distinguish errors.
 type packedError struct {
 	Op    string `json:"op,omitempty"`
 	Stage string `json:"stage,omitempty"`
@@ -144,17 +145,17 @@ func (r *remoteError) Unwrap() error {
 	return r.errno
 }
 
-// unpack makes an error of it again, of a backend.
+// unpack returns the error, of a backend.
 func (s *packedError) unpack(backend string) error {
 	return &sandbox.Error{
 		Backend: backend, Op: s.Op, Stage: s.Stage, Hint: s.Hint, Kind: errorKinds[s.Kind], Err: &remoteError{s.Text, unix.Errno(s.Errno)},
 	}
 }
 
-// maxDescriptors is as many as the kernel lets a message have.
+// maxDescriptors is the kernel's maximum for one message.
 const maxDescriptors = 253
 
-// sendMessage sends one message with descriptors, which stay the caller's.
+// sendMessage sends one message with descriptors, which the caller still owns.
 func sendMessage(socket int, text []byte, fds []int) error {
 	var rights []byte
 	if len(fds) > 0 {
@@ -168,7 +169,7 @@ func sendMessage(socket int, text []byte, fds []int) error {
 	}
 }
 
-// receiveMessage reads one message into buf, of which text is a part. The descriptors are the caller's.
+// receiveMessage reads one message into buf, of which text is a part. The caller owns the descriptors.
 func receiveMessage(socket int, buf []byte) (text []byte, fds []int, err error) {
 	rights := make([]byte, unix.CmsgSpace(maxDescriptors*4))
 	var n, m, flags int
@@ -200,7 +201,7 @@ func receiveMessage(socket int, buf []byte) (text []byte, fds []int, err error) 
 	return buf[:n], fds, nil
 }
 
-// CloseFDs closes those that there are.
+// CloseFDs closes the valid descriptors of a list.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		if fd >= 0 {

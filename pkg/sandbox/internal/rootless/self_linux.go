@@ -18,7 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Identity is who a sandbox's root and user are outside. As root, two ids that no other sandbox and no user has:
+// Identity has the host ids of a sandbox's root and user. As root, two ids that no other sandbox and no user has:
 //
 //	inside   root   user
 //	host     a      a+1      as root
@@ -26,9 +26,9 @@ import (
 //	host     sub    own      the same, when the sandbox has volumes: what runs acts on them as their owner
 //	host     -      own      an ordinary user without
 //
-// In the last two the init has the user's id as well: the cgroup files it needs are that user's.
+// In the last two rows the init has the user's id as well: the cgroup files it needs belong to that user.
 type Identity struct {
-	Root       int // what Release wants back: as root, the host id of the sandbox's root
+	Root       int // the argument of Release: as root, the host id of the sandbox's root
 	UIDs, GIDs []syscall.SysProcIDMap
 	Init       int    // the init, on the host
 	Owner      int    // the sandbox's user, as the mount helper numbers ids
@@ -38,21 +38,22 @@ type Identity struct {
 	Mapper     func(pid int, uids, gids []syscall.SysProcIDMap) error
 }
 
-// Self says what ids this process has to give.
+// Self describes the ids that this process can give to sandboxes.
 type Self struct {
 	Privileged bool
 	UID, GID   int          // own
 	Grant      *subid.Grant // an ordinary user's, or nil
 	NoGrant    error        // why there is none
-	// NProc: RLIMIT_NPROC keeps the number of processes of a sandbox. Of all users, the machine's root is the one that it
-	// never stops, and a sandbox of ours that has no other id may be that.
+	// NProc: RLIMIT_NPROC enforces the number of processes of a sandbox. It never stops the machine's root, and a
+	// sandbox without an id of its own may run as that user.
 	NProc bool
 }
 
-// Look finds out who we are. Root without the capability to mount, or of a user namespace only, is an ordinary user
-// whatever it is called.
+// Look determines the ids and rights of this process. Root without the capability to mount, or root of a user namespace
+// only, counts as an ordinary user.
 func Look() Self {
-	w := Self{Privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) && supervisor.FirstUserNS(), UID: os.Geteuid(), GID: os.Getegid()}
+	w := Self{Privileged: os.Geteuid() == 0 && hasCapability(unix.CAP_SYS_ADMIN) &&
+		supervisor.FirstUserNS(), UID: os.Geteuid(), GID: os.Getegid()}
 	if !w.Privileged {
 		w.Grant, w.NoGrant = subid.Lookup()
 	}
@@ -60,12 +61,12 @@ func Look() Self {
 	return w
 }
 
-// NeedsOwn says that the user of a sandbox must be ourselves: it is to use what is ours.
+// NeedsOwn reports whether the user of a sandbox must be the supervisor's own: the sandbox uses that user's files.
 func NeedsOwn(spec *sandbox.Spec) bool {
 	return len(spec.Volumes) > 0 || spec.Root.Dir != "" || len(spec.Root.HostPaths) > 0
 }
 
-// Identify takes ids for a sandbox. The caller releases them.
+// Identify reserves ids for a sandbox. The caller releases them.
 func (w Self) Identify(s *supervisor.Supervisor, user sandbox.User, own bool) (*Identity, error) {
 	root, userID, err := s.IDs()
 	if err != nil {
@@ -101,7 +102,7 @@ func (w Self) Identify(s *supervisor.Supervisor, user sandbox.User, own bool) (*
 	return id, nil
 }
 
-// helperMaps are the ids of a mount helper's user namespace: it is root there, and has every id that one of our sandboxes may have.
+// helperMaps are the ids of a mount helper's user namespace: it is root there, and has every id that a sandbox may have.
 func (w Self) helperMaps() (o spawn.Options) {
 	o.UIDs = []syscall.SysProcIDMap{{ContainerID: 0, HostID: w.UID, Size: 1}}
 	o.GIDs = []syscall.SysProcIDMap{{ContainerID: 0, HostID: w.GID, Size: 1}}
@@ -152,7 +153,8 @@ func readNumber(file string) int {
 	return n
 }
 
-// Groups says what may be done to have cgroups that limit; move allows this process to be moved for it. Root needs no help.
+// Groups says how this process may get cgroups that limit; move allows this process to be moved for it. Root needs no
+// help.
 func (w Self) Groups(move bool) cgroup.Options {
 	groups := cgroup.Options{MoveToLeaf: move, Record: supervisor.Record}
 	if !w.Privileged {

@@ -4,7 +4,7 @@
 // (pkg/executor/lang/python/driver): it speaks with the driver, and knows nothing of its language.
 //
 // Lifecycle. Start executes an interpreter on the read-only root that its sandboxes have, in a mount namespace of its own where the
-// driver's files lie besides, without network, with an id that nobody else has, with one capability (CAP_SYS_ADMIN, to join
+// driver's files lie besides, without network, with an id that no other process has, with one capability (CAP_SYS_ADMIN, to join
 // namespaces) and under a filter that refuses what else that is good for. The driver loads what it can and says that it is ready. From then
 // on it forks for every request:
 //

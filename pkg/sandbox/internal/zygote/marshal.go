@@ -2,8 +2,8 @@ package zygote
 
 import "encoding/binary"
 
-// A request is written in the format of Python's marshal module, as far as that has not changed since it was first numbered: what
-// reads it is there in every interpreter before the first module is loaded, and keeps bytes as they are.
+// A request is in the format of Python's marshal module, in the part that has not changed since the first numbered
+// version: every interpreter can read it before the first module is loaded, and it keeps bytes unchanged.
 
 // list becomes a tuple. Its elements are int, []byte, string (as bytes) or list.
 type list []any

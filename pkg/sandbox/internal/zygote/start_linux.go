@@ -15,17 +15,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
 )
 
-// Options say what is executed, and on what.
+// Options describe the interpreter to execute, and its root.
 type Options struct {
-	Root    int            // detached mount of the sandboxes' root, which is used up
-	Scratch []string       // directories that are the zygote's own to write to, and empty
+	Root    int            // detached mount of the sandboxes' root, which Start consumes
+	Scratch []string       // empty directories that the zygote may write to
 	Files   []sandbox.File // the driver, somewhere in those
 	Args    []string
 	Env     []string // NAME=value
 	Dir     string
-	// Hostname is the sandboxes'. Modules ask for it when they are loaded, and forks have what they were told.
+	// Hostname is the sandboxes'. Modules read it when they are loaded, and forks keep the value.
 	Hostname string
-	UID      int // of the zygote; nobody else's
+	UID      int // of the zygote; no other process has it
 	Rlimits  []initproto.Rlimit
 	Cgroups  []*os.File // to join
 	Sources  []string   // paths of the host that Root shows elsewhere
@@ -35,10 +35,10 @@ type Options struct {
 // ForkVariable is set in the environment of an interpreter that is to fork: its control socket is its standard input.
 const ForkVariable = "SANDBOX_RUN_FORK"
 
-// readyMessage is what a driver says when it has loaded everything.
+// readyMessage is the message of a driver that has loaded everything.
 const readyMessage = "ready"
 
-// maxSaid bounds what is kept of what a zygote prints: it should print nothing.
+// maxSaid bounds the kept output of a zygote: it should print nothing.
 const maxSaid = 4 << 10
 
 // Start executes an interpreter and waits until its driver is ready. The caller closes it.
@@ -77,37 +77,37 @@ func Start(ctx context.Context, o Options) (*Zygote, error) {
 	}
 	z.Mounts = b.mount
 	if err := z.bind(b.pid, files[1]); err != nil {
-		z.closeFiles() // without anybody at its control socket it ends by itself
+		z.closeFiles() // it ends by itself when its control socket is closed
 		go func() { _, _ = unix.Wait4(b.pid, nil, unix.WALL, nil) }()
 		_ = z.Mounts.Close()
 		return nil, err
 	}
-	for n, fd := range files { // or its end would not be seen
+	for n, fd := range files { // otherwise its end would not be detected
 		_ = unix.Close(fd)
 		files[n] = -1
 	}
 	z.watch()
-	if err := z.awaitReady(ctx); err != nil {
+	if err := z.waitForReady(ctx); err != nil {
 		z.Close()
 		if said := z.said(); said != "" {
 			err = fmt.Errorf("%w; it says: %s", err, said)
 		}
 		return nil, err
 	}
-	// As every init does for its programs: forks inherit it. A kernel without core dumps has no such file.
+	// Every init does the same for its programs: forks inherit it. A kernel without core dumps has no such file.
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/coredump_filter", z.pid), []byte("0"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		z.Close()
 		return nil, fmt.Errorf("leave memory out of core dumps: %w", err)
 	}
 	if said := z.said(); said != "" {
 		z.Close()
-		return nil, fmt.Errorf("the interpreter prints at its start, which every program would have to: %q", said)
+		return nil, fmt.Errorf("the interpreter prints at its start, and each of its forks would: %q", said)
 	}
 	return z, nil
 }
 
-// connect makes the three descriptors of a zygote and keeps their other ends: the control socket; a pipe that nobody ever writes to
-// or reads from, which binds its life to ours; and what it prints when something is wrong.
+// connect makes the three descriptors of a zygote and keeps their other ends: the control socket; a pipe without any
+// data, which ends the zygote with the supervisor; and the zygote's output, for errors.
 func (z *Zygote) connect() (theirs []int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -138,8 +138,8 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// bind has the kernel kill the zygote when our end of the pipe closes, for whatever reason: the one event that there is at the other
-// end of a pipe that nobody reads.
+// bind makes the kernel kill the zygote when the supervisor's end of the pipe closes, for any reason: the only event at
+// the other end of a pipe that is never read.
 func (z *Zygote) bind(pid, life int) (err error) {
 	if z.pidfd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {
 		return fmt.Errorf("pidfd: %w", err)
@@ -160,7 +160,7 @@ func (z *Zygote) bind(pid, life int) (err error) {
 
 const fSetSig = 10 // F_SETSIG
 
-// execute builds the zygote's world on a thread that ends with it, and has the interpreter born from there.
+// execute builds the zygote's root and namespaces on a thread that ends with it, and starts the interpreter from there.
 func (o *Options) execute(ctx context.Context, files []int) (pid int, mounts *os.File, err error) {
 	fail := func(what string, err error) (int, *os.File, error) {
 		return 0, nil, fmt.Errorf("%s: %w", what, err)
@@ -174,8 +174,9 @@ func (o *Options) execute(ctx context.Context, files []int) (pid int, mounts *os
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fail("make mounts private", err)
 	}
-	// Before the host's is gone. The zygote is told of nobody's processes but its own.
-	proc, err := rootfs.NewMount("proc", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"hidepid", "invisible"})
+	// Before the host's /proc is gone. The zygote sees only its own processes.
+	proc, err := rootfs.NewMount("proc", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC,
+		[2]string{"hidepid", "invisible"})
 	if err != nil {
 		return fail("make proc", err)
 	}
@@ -191,7 +192,7 @@ func (o *Options) execute(ctx context.Context, files []int) (pid int, mounts *os
 	if err := o.enter(proc); err != nil {
 		return fail("build root", err)
 	}
-	if err := o.leaveFiles(); err != nil {
+	if err := o.writeDriver(); err != nil {
 		return fail("leave driver", err)
 	}
 	if err := trusted(o.Args[0]); err != nil {
@@ -242,15 +243,16 @@ func (o *Options) enter(proc int) error {
 		return err
 	}
 	for _, dir := range o.Scratch {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size=64m,nr_inodes=4096"); err != nil {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC,
+			"mode=1777,size=64m,nr_inodes=4096"); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 	}
 	return nil
 }
 
-// leaveFiles puts the driver where the zygote, and nobody else, finds it.
-func (o *Options) leaveFiles() error {
+// writeDriver puts the driver where only the zygote finds it.
+func (o *Options) writeDriver() error {
 	for _, f := range o.Files {
 		if err := os.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
 			return err

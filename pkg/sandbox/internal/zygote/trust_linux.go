@@ -19,21 +19,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// PathsVariable is set in the environment of an interpreter whose driver is to write what it imports from to its standard output: a NUL,
-// and after every path another. Nothing but the driver may print.
+// PathsVariable is set in the environment of an interpreter whose driver writes its import paths to standard output: a
+// NUL, and another after every path. Only the driver may print.
 const PathsVariable = "SANDBOX_RUN_PATHS"
 
-// maxPaths bounds what a driver may write.
+// maxPaths bounds the output of a driver.
 const maxPaths = 4 << 20
 
-// isolated has Python load its standard library and nothing else: no .pth file, no sitecustomize. The file that follows is executed.
+// isolated makes Python load only its standard library: no .pth file, no sitecustomize. The file that follows is
+// executed.
 const isolated = "-IS"
 
-// trustedImports has the interpreter name what it imports from, in a process without capabilities, and makes sure that all of it is
-// only root's to change. A directory is looked at with all that lies in it: what a module imports is known only when it has run.
+// trustedImports makes the interpreter list its import paths, in a process without capabilities, and checks that only
+// root can change all of them. A directory is checked with its whole content: the imports of a module are known only
+// after it has run.
 //
-// Code of another user would name what it likes. So nothing is executed before it was looked at: first the library beside the interpreter,
-// then what the interpreter names when it has loaded only that, and then what it names when it has started as a zygote does.
+// Code of another user could list any paths. So every file is checked before it is executed: first the library beside
+// the interpreter, then the paths that the interpreter lists with that library alone, and then those that it lists when
+// it has started as a zygote does.
 func (o *Options) trustedImports(ctx context.Context) error {
 	t := tree{ctx: ctx, seen: map[[2]uint64]bool{}}
 	resolved, err := follow(o.Args[0])
@@ -59,7 +62,7 @@ func (o *Options) trustedImports(ctx context.Context) error {
 	return nil
 }
 
-// check looks at what an interpreter has named.
+// check checks the paths that an interpreter has listed.
 func (o *Options) check(t *tree, paths []string) error {
 	for _, p := range paths {
 		if !path.IsAbs(p) {
@@ -69,7 +72,7 @@ func (o *Options) check(t *tree, paths []string) error {
 		if slices.ContainsFunc(o.Scratch, func(dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }) {
 			continue // its own, and empty but for the driver
 		}
-		// Where there is nothing, only root can put something: the directories on the way were looked at.
+		// Where a path is missing, only root can create it: its parent directories were checked.
 		if err := t.check(p); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
@@ -77,7 +80,7 @@ func (o *Options) check(t *tree, paths []string) error {
 	return nil
 }
 
-// importPaths executes the interpreter for what its driver says.
+// importPaths executes the interpreter and returns its driver's output.
 func (o *Options) importPaths(ctx context.Context, args []string) ([]string, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -113,9 +116,9 @@ func (o *Options) importPaths(ctx context.Context, args []string) ([]string, err
 			}
 		}
 	}
-	pidfd, pidErr := unix.PidfdOpen(pid, 0) // it is not waited for yet, so the number is still its own
+	pidfd, pidErr := unix.PidfdOpen(pid, 0) // it is not reaped yet, so the pid is still valid
 	if pidErr != nil {
-		go wait() // its cgroup is removed with all that is in it
+		go wait() // the removal of its cgroup ends it
 		return nil, fmt.Errorf("pidfd: %w", pidErr)
 	}
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -131,20 +134,21 @@ func (o *Options) importPaths(ctx context.Context, args []string) ([]string, err
 	paths := strings.Split(strings.TrimSuffix(string(rest), "\x00"), "\x00")
 	switch {
 	case len(said) > 0 && ok:
-		return nil, fmt.Errorf("the interpreter prints at its start, which every program would have to: %.1000q", said)
+		return nil, fmt.Errorf("the interpreter prints at its start, and each of its forks would: %.1000q", said)
 	case !ok || paths[0] == "":
 		return nil, fmt.Errorf("the interpreter does not say what it imports from; it says: %.1000q", said)
 	}
 	return paths, nil
 }
 
-// tree is what was looked at of an interpreter's files.
+// tree records the checked files of an interpreter.
 type tree struct {
 	ctx  context.Context
 	seen map[[2]uint64]bool // directories, by device and inode
 }
 
-// check makes sure that only root may change a file, or a directory with all that lies in it, and what leads there.
+// check returns an error unless only root may change a file, or a directory with its whole content, and its parent
+// directories.
 func (t *tree) check(p string) error {
 	if err := trusted(p); err != nil {
 		return err
@@ -188,8 +192,8 @@ func (t *tree) check(p string) error {
 	return nil
 }
 
-// rootsOwn makes sure that a file is root's and that no other user may write to it. An access control list that lets another user write
-// shows in the group's bits.
+// rootsOwn returns an error unless a file is root's and no other user may write to it. An access control list that lets
+// another user write shows in the group's bits.
 func rootsOwn(p string, st *unix.Stat_t) error {
 	if st.Uid == 0 && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Mode&0o022 == 0) {
 		return nil
@@ -197,25 +201,26 @@ func rootsOwn(p string, st *unix.Stat_t) error {
 	return &sandbox.Untrusted{Path: p, UID: st.Uid, GID: st.Gid, Mode: st.Mode & 0o7777}
 }
 
-// trusted makes sure that a file, and every directory and link on the way to it, is root's and nobody else's to write.
+// trusted returns an error unless a file, and every directory and link of its path, is root's and only root may write to
+// it.
 func trusted(file string) error {
 	_, err := follow(file)
 	return err
 }
 
-// follow is trusted, and returns the path without links.
+// follow does the same as trusted, and returns the path without links.
 func follow(file string) (string, error) {
 	at, rest := "/", strings.TrimPrefix(path.Clean(file), "/")
 	var open error // why the directory before is not only root's
 	for links := 0; ; {
 		var st unix.Stat_t
 		if err := unix.Lstat(at, &st); err != nil {
-			if open != nil { // any user can put something there
+			if open != nil { // any user can create files there
 				return "", open
 			}
 			return "", fmt.Errorf("%s: %w", at, err)
 		}
-		// In a directory with the sticky bit, other users can neither remove nor rename what is root's.
+		// In a directory with the sticky bit, other users can neither remove nor rename root's files.
 		sticky := st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == 0 && st.Mode&unix.S_ISVTX != 0 && rest != ""
 		if open = rootsOwn(at, &st); open != nil && !sticky {
 			return "", open

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
-// Place is where a process is forked to. Descriptors stay the caller's.
+// Place is the sandbox that a process is forked into. The caller still owns the descriptors.
 type Place struct {
 	PIDNS   int   // of the sandbox
 	UserNS  int   // of the sandbox
@@ -18,7 +18,7 @@ type Place struct {
 	Cgroups []int // to join, through files that are open for writing
 }
 
-// Request is a program as a process that was forked can become it. Descriptors stay the caller's.
+// Request is a program in the form that a forked process can become. The caller still owns the descriptors.
 type Request struct {
 	Stdio    [3]int
 	Ruleset  int // of Landlock, or -1
@@ -48,7 +48,7 @@ func call(stage initproto.Stage, number int, args ...any) list {
 	return append(list{stage.String(), list{}, number}, args...)
 }
 
-// mayFail is a call whose failure with that errno is none.
+// mayFail is a call for which that errno is no failure.
 func mayFail(c list, errno unix.Errno) list {
 	c[1] = list{int(errno)}
 	return c
@@ -56,19 +56,21 @@ func mayFail(c list, errno unix.Errno) list {
 
 func fd(n int) list { return list{n} }
 
-// walls are the calls by which the process becomes what a program is that the init has executed: see becomeProgram in package
-// clone, whose every step is here or is the exec's own doing. The first ones can be made before anything is known of the program.
+// walls are the calls that give the process the isolation of a program that the init executes: see becomeProgram in
+// package clone, whose every step is here or is done by the exec. The first ones can be made before the program is
+// known.
 func (p *Place) walls() (all list) {
 	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
-	// Whoever is born by the init is root there. The zygote's ids are somebody else's when it is gone, and the process may wait longer than
-	// that.
+	// A child of the init is root there. Another process may get the zygote's ids after its end, and this process may
+	// live longer.
 	add(initproto.StageIdentity, unix.SYS_SETRESGID, 0, 0, 0)
 	add(initproto.StageIdentity, unix.SYS_SETRESUID, 0, 0, 0)
 	for n := range p.Cgroups {
 		add(initproto.StageCgroup, unix.SYS_WRITE, fd(n), "0", 1)
 	}
 	add(initproto.StageCgroup, unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
-	// Refused to whoever leads a group, which the process does only if it was born with a session of its own.
+	// The kernel refuses this to the leader of a process group; the process is one only if it started with a session of
+	// its own.
 	all = append(all, mayFail(call(initproto.StageSession, unix.SYS_SETSID), unix.EPERM))
 	if !weakenKeyring {
 		all = append(all, mayFail(call(initproto.StageSession, unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0), unix.ENOSYS))
@@ -81,22 +83,23 @@ func (p *Place) walls() (all list) {
 	return all
 }
 
-// encode is the place as the process reads it, and its descriptors.
+// encode returns the place in the form that the process reads, and its descriptors.
 func (p *Place) encode() (body []byte, fds []int) { return encode(nil, p.walls()), p.Cgroups }
 
-// walls are the rest of them, but for the last.
+// walls are the remaining calls, except for the filter.
 func (r *Request) walls() (all list) {
 	add := func(stage initproto.Stage, number int, args ...any) { all = append(all, call(stage, number, args...)) }
 	for n := range r.Stdio {
 		add(initproto.StageStdio, unix.SYS_DUP3, fd(fdStdin+n), n, 0)
 	}
 	for _, l := range r.Rlimits {
-		add(initproto.StageLimits, unix.SYS_PRLIMIT64, 0, int(l.Resource), binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Soft), l.Max), 0)
+		add(initproto.StageLimits, unix.SYS_PRLIMIT64, 0, int(l.Resource),
+			binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, l.Soft), l.Max), 0)
 	}
 	add(initproto.StageIdentity, unix.SYS_SETRESGID, r.GID, r.GID, r.GID)
 	add(initproto.StageIdentity, unix.SYS_SETRESUID, r.UID, r.UID, r.UID)
 	add(initproto.StageIdentity, unix.SYS_CAPSET, capHeader(), make([]byte, 24))
-	// What an exec does for whoever is executed: the kernel hides a process that changes its ids.
+	// An exec does the same for a program: the kernel hides a process that changes its ids.
 	add(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 	add(initproto.StageIdentity, unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	add(initproto.StageWorkdir, unix.SYS_OPENAT2, unix.AT_FDCWD, r.Dir+"\x00", openHow(), unix.SizeofOpenHow)
@@ -107,8 +110,8 @@ func (r *Request) walls() (all list) {
 	return all
 }
 
-// filters are the ways to put up the last wall, of which the first that the kernel takes is it: list{number, operation, flags,
-// program, whether a listener comes of it}.
+// filters are the ways to install the filter, the last step; the first that the kernel accepts is used: list{number,
+// operation, flags, program, whether it returns a listener}.
 func (r *Request) filters() list {
 	const size = unix.SizeofSockFilter
 	if len(r.Filter) < size || weakenFilter {
@@ -116,7 +119,8 @@ func (r *Request) filters() list {
 	}
 	var program []unix.SockFilter
 	for in := r.Filter; len(in) >= size; in = in[size:] {
-		program = append(program, unix.SockFilter{Code: binary.NativeEndian.Uint16(in), Jt: in[2], Jf: in[3], K: binary.NativeEndian.Uint32(in[4:])})
+		program = append(program, unix.SockFilter{Code: binary.NativeEndian.Uint16(in), Jt: in[2], Jf: in[3],
+			K: binary.NativeEndian.Uint32(in[4:])})
 	}
 	var all list
 	plain := r.Filter
@@ -125,17 +129,18 @@ func (r *Request) filters() list {
 		for _, in := range quiet {
 			plain = binary.NativeEndian.AppendUint32(append(binary.NativeEndian.AppendUint16(plain, in.Code), in.Jt, in.Jf), in.K)
 		}
-		for _, flags := range []int{unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER} {
+		for _, flags := range []int{unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+			unix.SECCOMP_FILTER_FLAG_NEW_LISTENER} {
 			all = append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, r.Filter, 1})
 		}
 	}
 	return append(all, list{unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, plain, 0})
 }
 
-// probes are calls that show that the walls are there: list{attempt, probe, go, refused}. The attempt, which may be empty, is made before
-// the filter; its errno is the last argument of the probe, which is made after the filter and returns go if there is a listener. Without
-// one, refused is called instead and fails with EPERM: the filter of the zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF.
-// If refused is empty, there must be a listener.
+// probes are calls that show that the controls are in force: list{attempt, probe, go, refused}. The attempt, which may
+// be empty, is made before the filter; its errno is the last argument of the probe, which is made after the filter and
+// returns go if there is a listener. Without one, refused is called instead and fails with EPERM: the filter of the
+// zygote, which a fork keeps, answers ENOSYS, and the kernel EBADF. If refused is empty, there must be a listener.
 func (r *Request) probes() list {
 	if !r.Probe {
 		return list{}
@@ -151,12 +156,12 @@ func (r *Request) probes() list {
 	return list{tries, list{unix.SYS_SECCOMP, initproto.ProbeMark}, initproto.ProbeGo, refused}
 }
 
-// closing ends everything else that is open (F2).
+// closing closes all other descriptors (F2).
 func closing() list {
 	return list{call(initproto.StageStdio, unix.SYS_CLOSE_RANGE, 3, 1<<32-1, 0)}
 }
 
-// encode is the request as the process reads it, and its descriptors.
+// encode returns the request in the form that the process reads, and its descriptors.
 func (r *Request) encode() (body []byte, fds []int) {
 	strings := func(of []string) (l list) {
 		for _, s := range of {

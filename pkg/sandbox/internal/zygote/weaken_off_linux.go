@@ -2,5 +2,5 @@
 
 package zygote
 
-// With the build tag weaken these take walls of forks down, for tests (package weaken).
+// With the build tag weaken these remove controls of forks, for tests (package weaken).
 const weakenKeyring, weakenFilter = false, false

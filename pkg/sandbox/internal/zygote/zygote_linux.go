@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Zygote is a warm interpreter. It owns the process and the supervisor's ends of what connects it.
+// Zygote is an interpreter that is forked from. It owns the process and the supervisor's ends of its descriptors.
 type Zygote struct {
-	// Mounts is the zygote's mount namespace. A program that is a fork shows the files it was loaded from as long as it exists.
+	// Mounts is the zygote's mount namespace. A fork shows the files that it was loaded from as long as the namespace
+	// exists.
 	Mounts *os.File
 
 	pid     int
@@ -33,13 +34,13 @@ type Zygote struct {
 	printed []byte
 }
 
-// maxRequest is more than a request can be.
+// maxRequest is larger than any request.
 const maxRequest = 4 << 20
 
 // ErrGone is the error of a zygote that ended.
 var ErrGone = errors.New("the warm interpreter is gone")
 
-// Failure is what a fork could not do. Nothing of the program has run.
+// Failure is the error of a fork. No code of the program has run.
 type Failure struct {
 	Stage, Detail string
 	Errno         syscall.Errno
@@ -52,20 +53,20 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("fork: %s: %s (stage %s)", f.Detail, f.Errno.Error(), f.Stage)
 }
 
-// Child is a program that began.
+// Child is a started program.
 type Child struct {
 	PID      uint32   // in the sandbox
 	At       uint64   // nanoseconds of the monotonic clock
 	Listener *os.File // of its filter, or nil; the caller's
 }
 
-// PID is the zygote's number, until it is Done.
+// PID is the zygote's process id, until it is Done.
 func (z *Zygote) PID() int { return z.pid }
 
 // Done is closed when the zygote has ended.
 func (z *Zygote) Done() <-chan struct{} { return z.done }
 
-// Close ends the zygote; what it has forked goes on. It returns when it is gone, and may be called twice.
+// Close ends the zygote; its forks continue. It returns when the zygote is gone, and may be called twice.
 func (z *Zygote) Close() {
 	z.Kill()
 	<-z.done
@@ -81,11 +82,11 @@ func (z *Zygote) Kill() {
 
 func (z *Zygote) closeFiles() {
 	for _, f := range []*os.File{z.control, z.life, z.stderr} {
-		_ = f.Close() // nil is fine
+		_ = f.Close() // Close of nil is allowed
 	}
 }
 
-// watch waits for the zygote's end, and for what it prints. The process is waited for by nobody else.
+// watch waits for the zygote's end, and reads its output. Only watch reaps the process.
 func (z *Zygote) watch() {
 	ended := os.NewFile(uintptr(z.pidfd), "zygote")
 	var printing sync.WaitGroup
@@ -115,26 +116,26 @@ func (z *Zygote) watch() {
 			}
 		}
 		_ = ended.Close()
-		// A child of its that waits ends with it; one that is at work may take a moment, and has nothing to print.
-		_ = z.stderr.SetReadDeadline(time.Now().Add(lastWords))
+		// A waiting child of the zygote ends with it; a working one may take a moment, and prints nothing.
+		_ = z.stderr.SetReadDeadline(time.Now().Add(lastOutputTimeout))
 		printing.Wait()
 		z.closeFiles()
 		close(z.done)
 	}()
 }
 
-// lastWords is how long what a dead zygote has printed may take to come.
-const lastWords = 100 * time.Millisecond
+// lastOutputTimeout is how long the output of a dead zygote may take to arrive.
+const lastOutputTimeout = 100 * time.Millisecond
 
-// said is what the zygote has printed.
+// said is the output of the zygote.
 func (z *Zygote) said() string {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	return strings.TrimSpace(string(z.printed))
 }
 
-// awaitReady waits for the driver's first word.
-func (z *Zygote) awaitReady(ctx context.Context) error {
+// waitForReady waits for the driver's first message.
+func (z *Zygote) waitForReady(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = z.control.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	m, err := receive(z.control)
@@ -152,13 +153,13 @@ func (z *Zygote) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Fork is a process that was forked into a sandbox and waits there for what it is to be. Its owner closes it.
+// Fork is a process that was forked into a sandbox and waits there for its program. Its owner closes it.
 type Fork struct {
 	PID     int // of the process that waits, as this process sees it; 0 is unknown
 	answers *os.File
 }
 
-// Fork has a process forked, and returns when it waits.
+// Fork forks a process, and returns when the process waits.
 func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -193,14 +194,15 @@ func (z *Zygote) Fork(ctx context.Context, p *Place) (_ *Fork, err error) {
 		f.PID = answer.sender
 		return f, err
 	}
-	_, err = understand(answer)
+	_, err = parseAnswer(answer)
 	return nil, err
 }
 
-// waitsMessage is what a process says that was forked and has nothing to do yet.
+// waitsMessage is the message of a forked process that waits.
 const waitsMessage = "waits"
 
-// Start has the process become the program, and returns when it began. With an error, nothing of it has run, and nothing of it will.
+// Start turns the process into the program, and returns after its start. After an error, no code of the program has run
+// or will run.
 func (f *Fork) Start(ctx context.Context, r *Request) (Child, error) {
 	body, fds := r.encode()
 	err := send(f.answers, body, fds)
@@ -214,10 +216,10 @@ func (f *Fork) Start(ctx context.Context, r *Request) (Child, error) {
 	if err != nil {
 		return Child{}, err
 	}
-	return understand(answer)
+	return parseAnswer(answer)
 }
 
-// Alive says whether the process waits, before it was started.
+// Alive reports whether the process waits, before it is started.
 func (f *Fork) Alive() (alive bool) {
 	raw, err := f.answers.SyscallConn()
 	if err != nil {
@@ -231,16 +233,17 @@ func (f *Fork) Alive() (alive bool) {
 	return alive && err == nil
 }
 
-// Close ends a process that has not begun. Twice is fine.
+// Close ends a process that has not started. It may be called twice.
 func (f *Fork) Close() { _ = f.answers.Close() }
 
-// answer waits for what the process says. When there is no time left it can not begin any more; if it has, that is the answer.
+// answer waits for a message of the process. After the deadline the process can not start any more; if it has, answer
+// returns that.
 func (f *Fork) answer(ctx context.Context) (m message, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = f.answers.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	m, err = receive(f.answers)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		if m, err = lastWord(f.answers); err != nil {
+		if m, err = readLastMessage(f.answers); err != nil {
 			return message{}, &Failure{Stage: "fork", Detail: "no answer in time"}
 		}
 	}
@@ -250,8 +253,8 @@ func (f *Fork) answer(ctx context.Context) (m message, err error) {
 	return m, nil
 }
 
-// lastWord shuts a socket and returns what has come before.
-func lastWord(answers *os.File) (m message, err error) {
+// readLastMessage shuts a socket down and returns a message that came before.
+func readLastMessage(answers *os.File) (m message, err error) {
 	raw, err := answers.SyscallConn()
 	if err != nil {
 		return m, err
@@ -264,8 +267,8 @@ func lastWord(answers *os.File) (m message, err error) {
 	return m, errors.Join(rawErr, err)
 }
 
-// understand reads a driver's answer.
-func understand(m message) (c Child, err error) {
+// parseAnswer parses a driver's answer.
+func parseAnswer(m message) (c Child, err error) {
 	if len(m.files) > 0 {
 		c.Listener, m.files = m.files[0], m.files[1:]
 	}
@@ -289,7 +292,7 @@ func understand(m message) (c Child, err error) {
 	return Child{}, f
 }
 
-// ask has the zygote fork somebody who takes a request. It does not wait: a zygote that has too much to do is of no use.
+// ask makes the zygote fork a process that takes a request. It does not wait: an overloaded zygote is of no use.
 func (z *Zygote) ask(fds ...int) error {
 	select {
 	case <-z.done:
@@ -303,10 +306,10 @@ func (z *Zygote) ask(fds ...int) error {
 	return err
 }
 
-// forkMessage is what a zygote is told.
+// forkMessage is the order to fork.
 const forkMessage = "fork"
 
-// send does not wait.
+// send does not block.
 func send(f *os.File, body []byte, fds []int) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -325,11 +328,11 @@ func send(f *os.File, body []byte, fds []int) error {
 	return nil
 }
 
-// message is what came over a socket.
+// message is a message from a socket.
 type message struct {
 	body   []byte
 	files  []*os.File
-	sender int // its number, if the socket was asked for it
+	sender int // its pid, if the socket has SO_PASSCRED
 }
 
 func (m *message) close() {
@@ -355,7 +358,8 @@ func receiveFrom(fd int) (m message, err error) {
 	buf, oob := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-		// One that went without having read everything may have said something before: it comes after that error, which comes once.
+		// A process that ended without reading everything may have sent a message before: the message comes after that
+		// error, which comes once.
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ECONNRESET) {
 			continue
 		}

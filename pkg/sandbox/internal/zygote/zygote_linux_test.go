@@ -18,22 +18,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What is written here is what Python reads.
+// Python reads the encoded values.
 func TestEncode(t *testing.T) {
 	value := list{
-		1, -1, 0, 1<<31 - 1, -1 << 31, 1 << 31, 1<<32 - 1, 1<<62 + 12345, -1<<62 - 1, -1 << 63, "text", []byte{0, 255, 10}, "", list{}, list{list{7}, "x"}, unix.AT_FDCWD,
+		1, -1, 0, 1<<31 - 1, -1 << 31, 1 << 31, 1<<32 - 1, 1<<62 + 12345, -1<<62 - 1, -1 << 63, "text", []byte{0, 255, 10}, "", list{},
+		list{list{7}, "x"}, unix.AT_FDCWD,
 	}
 	cmd := exec.Command("/usr/bin/python3", "-c", "import marshal, sys; print(marshal.loads(sys.stdin.buffer.read()))")
 	cmd.Stdin = strings.NewReader(string(encode(nil, value)))
 	out, err := cmd.CombinedOutput()
-	want := `(1, -1, 0, 2147483647, -2147483648, 2147483648, 4294967295, 4611686018427400249, -4611686018427387905, -9223372036854775808, b'text', b'\x00\xff\n', b'', (), ((7,), b'x'), -100)` + "\n"
+	want := `(1, -1, 0, 2147483647, -2147483648, 2147483648, 4294967295, 4611686018427400249, -4611686018427387905, ` +
+		`-9223372036854775808, b'text', b'\x00\xff\n', b'', (), ((7,), b'x'), -100)` + "\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%s, %v, want %s", out, err, want)
 	}
 }
 
-// A process gets every wall, in the order in which a program of an init gets them as far as one depends on another: the namespace is that of
-// its own cgroup, the bounding set and the groups go while it may still change them.
+// A process gets every control, in the order of an init's program as far as one depends on another: the namespace is
+// that of its own cgroup, and the bounding set and the groups are dropped while it may still change them.
 func TestWalls(t *testing.T) {
 	p := &Place{PIDNS: 9, UserNS: 10, Init: 11, Cgroups: []int{15, 16}}
 	r := &Request{
@@ -69,12 +71,13 @@ func TestWalls(t *testing.T) {
 	}
 }
 
-// A filter that tells somebody is tried with a listener, newest way first, and without at last.
+// A filter with notifications is tried with a listener, newest way first, and at last without.
 func TestFilters(t *testing.T) {
 	tells := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF | 1}}
 	silent := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 	code := func(f []unix.SockFilter) []byte {
-		return []byte{byte(f[0].Code), byte(f[0].Code >> 8), f[0].Jt, f[0].Jf, byte(f[0].K), byte(f[0].K >> 8), byte(f[0].K >> 16), byte(f[0].K >> 24)}
+		return []byte{byte(f[0].Code), byte(f[0].Code >> 8), f[0].Jt, f[0].Jf, byte(f[0].K), byte(f[0].K >> 8), byte(f[0].K >> 16),
+			byte(f[0].K >> 24)}
 	}
 	for _, c := range []struct {
 		filter    []byte
@@ -85,7 +88,7 @@ func TestFilters(t *testing.T) {
 			way := f.(list)
 			got = append(got, way[4].(int))
 			if way[4] == 0 && string(way[3].([]byte)) == string(code(tells)) {
-				t.Error("nobody listens, and it tells")
+				t.Error("it notifies without a listener")
 			}
 		}
 		if !slices.Equal(got, c.listening) {
@@ -95,7 +98,7 @@ func TestFilters(t *testing.T) {
 }
 
 func TestUnderstand(t *testing.T) {
-	if c, err := understand(message{body: []byte("began 7 12345")}); err != nil || c.PID != 7 || c.At != 12345 {
+	if c, err := parseAnswer(message{body: []byte("began 7 12345")}); err != nil || c.PID != 7 || c.At != 12345 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for said, want := range map[string]string{
@@ -108,11 +111,11 @@ func TestUnderstand(t *testing.T) {
 		"began":                          `fork: the driver says "began" (stage protocol)`,
 		"\x00":                           `fork: the driver says "\x00" (stage protocol)`,
 	} {
-		r, w, err := os.Pipe() // a listener that comes with a failure is let go of
+		r, w, err := os.Pipe() // a listener that comes with a failure is closed
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := understand(message{body: []byte(said), files: []*os.File{w}}); err == nil || err.Error() != want {
+		if _, err := parseAnswer(message{body: []byte(said), files: []*os.File{w}}); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", said, err, want)
 		}
 		if _, err := w.Write([]byte{1}); err == nil {
@@ -126,14 +129,14 @@ func FuzzUnderstand(f *testing.F) {
 	f.Add([]byte("began 7 12345"))
 	f.Add([]byte("failed cgroup 13 x"))
 	f.Fuzz(func(t *testing.T, said []byte) {
-		c, err := understand(message{body: said})
+		c, err := parseAnswer(message{body: said})
 		if (err == nil) != (c.PID > 1) {
 			t.Errorf("%q: %+v, %v", said, c, err)
 		}
 	})
 }
 
-// Only root's own files, by way of root's own directories, are trusted.
+// Only root's own files, in root's own directories, are trusted.
 func TestTrusted(t *testing.T) {
 	testenv.NeedRoot(t)
 	for _, file := range []string{"/usr/bin/python3", "/bin/sh"} {
@@ -141,20 +144,21 @@ func TestTrusted(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Where there is nothing, only root may be able to put something.
+	// Where a path is missing, only root may be able to create it.
 	if err := trusted("/usr/sandboxtest-none/x"); !errors.Is(err, unix.ENOENT) {
 		t.Error(err)
 	}
 	if untrusted := new(sandbox.Untrusted); !errors.As(trusted("/var/tmp/sandboxtest-none/x"), &untrusted) || untrusted.Path != "/var/tmp" {
 		t.Errorf("what any user may make is trusted: %+v", untrusted)
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // whose sticky bit keeps other users from replacing it
+	dir, err := os.MkdirTemp("/var/tmp", "sandboxtest-trusted-") // its sticky bit keeps other users from replacing the directory
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	if err := errors.Join(os.Symlink("/bin/sh", dir+"/sh"), os.Mkdir(dir+"/open", 0o755), os.Symlink("/bin/sh", dir+"/open/sh"),
-		os.Mkdir(dir+"/open/deep", 0o755), os.Symlink("open/deep", dir+"/deep"), os.Symlink("deep/../sh", dir+"/up"), os.Symlink("/var/tmp//", dir+"/tmp")); err != nil {
+		os.Mkdir(dir+"/open/deep", 0o755), os.Symlink("open/deep", dir+"/deep"), os.Symlink("deep/../sh", dir+"/up"),
+		os.Symlink("/var/tmp//", dir+"/tmp")); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(trusted(dir+"/sh"), trusted(dir+"/open/sh"), trusted(dir+"/up")); err != nil {
