@@ -6,8 +6,8 @@
 //
 // Limits. No crate is downloaded.
 //
-// Linker. The one that comes with Rust (lld, from 1.90 on), through cc: half of a small program's cost is the linker's reading of the
-// standard library, and GNU's linkers take longer.
+// Linker. rustc calls cc, and that calls the lld that comes with Rust from 1.90 on. Half of a small program's cost is the linker's
+// reading of the standard library, and GNU's linkers take longer.
 //
 // Warm start. rustc is started with a pipe as main.rs and blocks where it reads its source. A child of the kit writes the file into the
 // pipe when the message arrives; the pipe has been removed from the directory by then. Programs with variables of their own, which a
