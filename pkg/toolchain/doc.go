@@ -18,9 +18,9 @@
 // two writers the later wins, at the price of one more search.
 //
 // Limits. A program is queried with an environment of a few chosen variables, in the directory /, for ten seconds and 64 KiB of answer at
-// most, so that no project's files have a say and nothing is downloaded. Directories that others may write to supply nothing. Whoever can
-// change the user's own files can change what is found: no control protects users from themselves. Which directories every sandbox shows
-// anyway is known here (sandbox.HostDirs).
+// most, so that no project's files have a say and nothing is downloaded. Directories that others may write to supply nothing. A process
+// that can change the user's own files can change what is found: no control protects users from themselves. Which directories every
+// sandbox shows anyway is known here (sandbox.HostDirs).
 //
 // Candidates. The first program along PATH, then the usual places (directories of version managers, /usr/lib/jvm …). The program itself
 // says what it is (sys.base_prefix, process.execPath, go env GOROOT, rustc --print sysroot, java.home), because a shim can only be

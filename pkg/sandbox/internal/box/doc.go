@@ -41,6 +41,10 @@
 // Limits. The docker backend does not use this package: its helper starts the inits. Clean-up is bounded: an init that does not end
 // within 500 ms is killed; registration and leftovers have timeouts of their own.
 //
+// Memory and processes are limited by cgroups and not by rlimits: RLIMIT_AS breaks runtimes that reserve address space (JVM, Go, Node),
+// and RLIMIT_NPROC counts per user (per user namespace since Linux 5.14). RLIMIT_CORE is 1, because a core handler behind a pipe ignores
+// 0.
+//
 // Limit poller. Where a cgroup controller is missing, a [LimitPoller] samples instead, over descriptors of the sandbox's /proc and
 // /dev/shm that the init returned (internal/linux/census). It adds up a rough sum first, and exact figures only above the limit. It
 // samples again when the rest could be filled at a fixed rate, after 1 ms at the earliest and 20 ms at the latest.

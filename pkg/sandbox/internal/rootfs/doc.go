@@ -34,6 +34,8 @@
 // Masks. [FindMasks] lists the files of /proc that exist on this kernel and are open to every user. Each mask is a mount that every
 // sandbox pays for. Files that only root can read need none: the ids of a program are no user's on the host.
 //
+// There is no sysfs. Programs read CPU counts from sched_getaffinity and /proc, and see the machine's cores, not the quota.
+//
 // Skeleton. It is filled through its descriptor before it is mounted, and made read-only before a sandbox sees it.
 //
 // Whole roots (Root.Dir). A read-only overlay with the skeleton above the directory, so that all mount points exist. /etc is the
