@@ -34,8 +34,9 @@
 // Number. As many as are used while one is made, plus twice the square root of that. One for ten minutes after the last request. Always
 // one for shapes that are named at the start (Pool.Warm, Executor.PrestartSpecs).
 //
-// Refills. One or two at a time. They wait, for 100 ms at most, while half of the cores or more have programs that began less than 100 ms
-// ago. After a failure they pause, twice as long each time. Their processes have the ordinary priority: raising a lowered one costs time.
+// Refills. Options.Parallel at a time, one while Options.Busy. They wait, for 100 ms at most, while half of the cores or more have
+// programs that began less than 100 ms ago. After a failure they pause, twice as long each time. Their processes have the ordinary
+// priority: raising a lowered one costs time.
 //
 // Health. Alive, silent, younger than ten minutes; checked every second, and again when a sandbox is handed out.
 //
