@@ -9,6 +9,10 @@
 // one goroutine.
 //
 // Limits. native, process and oci exist on Linux only; elsewhere Open returns an error, and everything still compiles.
+//
+// Automatic choice (choose.go). A pure function over findings: candidates in the order of their speed; the first that passes
+// Isolation.Check is used, and later ones are not examined. Where the choice could be a backend that only sandbox-rund has (not root, not
+// Linux, a tier above container), it is made before standard input is read, because input that was read can not be handed over.
 package app
 
 import (

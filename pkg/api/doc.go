@@ -20,6 +20,22 @@
 // Concurrency. All methods are safe for concurrent use. Locks, in this order: runStore.mu, run.mu, journal.mu. No lock is held during a
 // callback or a disk operation, except for a journal's own file.
 //
-// Limits. Keep bounds what is stored of finished runs, in memory and on disk; a stream reports which events are gone. One server has a Dir
-// for itself. A principal can not see the runs of another.
+// Limits. Keep bounds what is stored of finished runs, in memory and on disk; a stream reports which events are gone. One server has a
+// Dir for itself. A principal can not see the runs of another.
+//
+// Encoding. A result is encoded once and sent, stored and embedded as those bytes. Event lines are encoded by hand (encode.go), because
+// output is most of the traffic; a fuzz test compares them with encoding/json. huma makes the OpenAPI document from our types and one
+// table of routes. It does not read bodies: it would accept unknown names, other case, duplicates and invalid UTF-8 (wire.Decode refuses
+// them).
+//
+// Journal. POST /v1/run stores nothing: events go to the connection, which gives the back-pressure; a failed write cancels the run. POST
+// /v1/runs has a journal: in memory up to Keep.Memory, then in files of an eighth of Keep.Events each, of which the oldest is dropped.
+// The journal waits for connected readers before it drops what they have not read; later readers are told of the gap.
+//
+// Crashes. A file of a run gets its name when it is complete and on disk. ID.q (accepted, with the request) exists before 202 is
+// answered; it is renamed to ID.r when the run begins; ID.d (the record and the events) exists before a client can see the result. After
+// a restart: .d is done, .r is lost, .q is run. Renames are not synced: after a power cut a run that had begun can be run again.
+//
+// Ending. A run is registered from its acceptance to its end. The client of POST /v1/run, the owner (DELETE) and Drain at its deadline
+// cancel its context.
 package api

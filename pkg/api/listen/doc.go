@@ -21,4 +21,8 @@
 // Concurrency. All values are safe for concurrent use.
 //
 // Limits. Linux and macOS; the kernel's peer credentials identify users. The package does not handle HTTP.
+//
+// The process that has the lock may remove a socket on which no server answers. The lock's file is removed while it is locked; a process
+// that opened it before finds that the name is another file's, and starts again. fchmod before bind sets the socket's mode, so that the
+// umask never decides.
 package listen

@@ -15,7 +15,9 @@
 //
 // Concurrency. Any number of processes share the directories; flock decides. A [Store] may be used from any number of goroutines.
 //
-// Limits. At most four toolchains have a directory. Nothing is prepared on systems other than Linux.
+// Limits. At most four toolchains have a directory. Nothing is prepared on systems other than Linux. Preparation counts against no limit
+// of a run: Options.OnPrepare of the executor is called while it lasts. Where it fails, programs run without the prepared files and notes
+// say so, except for PostgreSQL's cluster, which is needed. A failure is marked on disk, and the pause before the next attempt grows.
 package prepared
 
 import (

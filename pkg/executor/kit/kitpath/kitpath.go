@@ -1,14 +1,14 @@
 // Package kitpath finds the executable of the kit.
 //
-// What. Find returns the file of the host that a sandbox sees as sandbox-kit.
+// What. Find returns the file of the host that a sandbox sees as sandbox-kit: $SANDBOX_RUN_KIT, else sandbox-kit beside the running
+// executable, else the running executable if it links the kit, else sandbox-kit on PATH.
 //
 // Place in the flow. Apart from package kit, so that the thin executable can find the kit without linking it.
 //
-// Lifecycle and concurrency. Find searches anew each time and may be called from any goroutine. An initialiser sets Linked;
-// it never changes afterwards.
+// Lifecycle and concurrency. Find searches anew each time and may be called from any goroutine. An initialiser sets Linked; it never
+// changes afterwards.
 //
-// Limits. The executable should be linked statically; otherwise it needs the host's libraries in the sandbox, which
-// the default root has.
+// Limits. The executable should be linked statically; otherwise it needs the host's libraries in the sandbox, which the default root has.
 package kitpath
 
 import (

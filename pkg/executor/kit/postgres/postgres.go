@@ -1,21 +1,22 @@
 // Package postgres runs SQL scripts on a PostgreSQL server that is started for them.
 //
-// What. Make prepares a cluster once; Run copies it, starts a server on the copy, lets psql execute the scripts and
-// stops the server.
+// What. Make prepares a cluster once; Run copies it, starts a server on the copy, lets psql execute the scripts and stops the server.
 //
 // Place in the flow. `sandbox-kit postgres` calls Run inside the sandbox, with the cluster mounted read-only; `sandbox-kit
 // postgres-template` calls Make, and the executor keeps the result.
 //
-// Lifecycle. One server per Run, stopped when Run returns; in a waiting process it runs before the scripts arrive. The copy
-// stays in the scratch, which is removed with the sandbox.
+// Lifecycle. One server per Run, stopped when Run returns; in a waiting process it runs before the scripts arrive. The copy stays in the
+// scratch, which is removed with the sandbox.
 //
 // Concurrency. Run may be called several times at once: each has its own directory, and no server listens on a network.
 //
-// Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to
-// run as root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum
-// nor replication. Scripts run as a superuser, in the database sandbox; the only other one is template1. psql prints the
-// results, so they are text only: as data, they would need a second execution of the statements, or another client than
-// psql.
+// Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to run as
+// root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum nor replication. Scripts run as a superuser,
+// in the database sandbox; the only other one is template1. psql prints the results, so they are text only: as data, they would need a
+// second execution of the statements, or another client than psql.
+//
+// Run waits for the server by inotify on postmaster.pid. Whether an error is one of syntax is read from the SQLSTATE in the server's log.
+// At the end the server is stopped by SIGQUIT, because the cluster is not read again.
 package postgres
 
 import (

@@ -1,20 +1,23 @@
 // Package sqlite runs SQL scripts on a built-in SQLite, and prints results as psql does.
 //
-// What. Run executes the statements of one or more scripts in order. A result is printed as an aligned table and may be
-// collected as JSON as well. Files *.csv and *.tsv of a directory are tables: one is imported when a statement first needs it.
+// What. Run executes the statements of one or more scripts in order. A result is printed as an aligned table and may be collected as JSON
+// as well. Files *.csv and *.tsv of a directory are tables: one is imported when a statement first needs it.
 //
 // Place in the flow. `sandbox-kit sqlite` calls Run inside the sandbox; sql.go of the executor plans it.
 //
-// Lifecycle. One Run per process in practice. A database without a name is a temporary one, which is stored in an unnamed file in
-// $TMPDIR once it has outgrown its cache.
+// Lifecycle. One Run per process in practice. A database without a name is a temporary one, which is stored in an unnamed file in $TMPDIR
+// once it has outgrown its cache.
 //
 // Concurrency. A Run uses one goroutine. Several may run at a time, each with its own database.
 //
-// Limits. SQLite's own parser splits the statements. Statements that return no
-// columns print nothing, as in the sqlite3 shell. NULL is shown as nothing, a BLOB as \x and hexadecimal digits, control
-// characters escaped. Columns are as wide as the first thousand rows (or MiB) need; later rows are printed immediately. Of the shell's own
-// commands, .tables, .schema, .mode list and .quit are executed, and those that request the default output (.headers on, .mode
-// column) are accepted.
+// Limits. SQLite's own parser splits the statements. Statements that return no columns print nothing, as in the sqlite3 shell. NULL is
+// shown as nothing, a BLOB as \x and hexadecimal digits, control characters escaped. Columns are as wide as the first thousand rows (or
+// MiB) need; later rows are printed immediately. Of the shell's own commands, .tables, .schema, .mode list and .quit are executed, and
+// those that request the default output (.headers on, .mode column) are accepted.
+//
+// The C interface is used instead of database/sql, because it reports where in the text an error is. A file x.csv becomes the table x
+// when SQLite first reports that there is no such table: tables of the script come first, and unused files are never read. Types are
+// found by reading the file once before; 007 stays text, an empty field is NULL.
 package sqlite
 
 import (

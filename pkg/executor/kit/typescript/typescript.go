@@ -1,21 +1,35 @@
 // Package typescript compiles a TypeScript program to one JavaScript module, with esbuild.
 //
-// What. The user's own files (relative imports, tsconfig paths, workspace packages, JSON) become one
-// ES module with a source map beside it. Packages in node_modules stay where they are and are named by
-// their full paths; what is built into Node stays as it is. Types are stripped, not checked.
+// What. The user's own files (relative imports, tsconfig paths, workspace packages, JSON) become one ES module with a source map beside
+// it. Packages in node_modules stay where they are and are named by their full paths; what is built into Node stays as it is. Types are
+// stripped, not checked.
 //
-// Place in the flow. `sandbox-kit typescript` calls Build in the compile phase, inside the sandbox; the run
-// phase is `node --enable-source-maps` on the result.
+// Place in the flow. `sandbox-kit typescript` calls Build in the compile phase, inside the sandbox; the run phase is `node
+// --enable-source-maps` on the result.
 //
 // Lifecycle. One Build per process in practice; only the written files stay.
 //
-// Concurrency. Build may be called from several goroutines. esbuild reads files on goroutines of its own, so what
-// the callbacks collect is behind a lock.
+// Concurrency. Build may be called from several goroutines. esbuild reads files on goroutines of its own, so what the callbacks collect
+// is behind a lock.
 //
-// Limits. The result is an ES module whatever the files are, because only there top-level await works. Files that use
-// features of CommonJS (require, module, __dirname …) get definitions of them.
-// emitDecoratorMetadata is not supported: it needs types. Functions and classes of different files that share a name at the
-// top level are numbered in the result, which shows in their name property.
+// Limits. The result is an ES module whatever the files are, because only there top-level await works. Files that use features of
+// CommonJS (require, module, __dirname …) get definitions of them. emitDecoratorMetadata is not supported: it needs types. Functions and
+// classes of different files that share a name at the top level are numbered in the result, which shows in their name property.
+//
+// A file gets what it mentions:
+//
+//	__dirname, __filename, import.meta.url/dirname/filename   variables on the file's own first line, with the places of the source
+//	require, module, exports                                  globals of the module, resolved from the entry
+//	require.main === module, process.argv[1]                  true in the entry only; the entry's path
+//	new Worker(…), fork(…) of a file of the program           a module of its own for that file
+//
+// Packages are resolved while compiling, because the module is in /tmp/build, from where Node would not find them; a missing one is an
+// error with file and line. A CommonJS package is imported through a small module that requires it, because Node only guesses its
+// exports. For names that are computed at run time, a node_modules link is beside the module. A package whose files are TypeScript, or
+// that is linked from outside node_modules, is compiled like the program.
+//
+// A full stack ends a Go process without an error. A file above 64 KiB, which could be nested that deeply, is compiled in a child
+// process, whose end is reported as a compile error.
 package typescript
 
 import (

@@ -1,5 +1,3 @@
-// Package golang is the language Go: files, snippets, archives, modules and tests, compiled with a standard library that was compiled
-// once (warm.go).
 package golang
 
 import (

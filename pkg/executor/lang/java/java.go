@@ -1,5 +1,3 @@
-// Package java is the language Java: javac and java, with an archive of the compiler's classes and virtual machines that wait for a
-// program (warm.go).
 package java
 
 import (

@@ -1,4 +1,3 @@
-// Package javascript is the language JavaScript, run by Node. TypeScript shares the toolchain, the heap flags and the warm start.
 package javascript
 
 import (

@@ -1,4 +1,3 @@
-// Package postgres is the language PostgreSQL: scripts for a server that the sandbox starts.
 package postgres
 
 import (

@@ -1,4 +1,3 @@
-// Package python is the language Python: scripts, packages and directories, forked from a loaded interpreter where the backend can.
 package python
 
 import (

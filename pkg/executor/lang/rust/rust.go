@@ -1,4 +1,3 @@
-// Package rust is the language Rust: single files by rustc, projects by cargo without a registry.
 package rust
 
 import (

@@ -1,4 +1,3 @@
-// Package shell is the shell as a language: bash, sh and zsh, with all programs of the machine or only the ones that a request names.
 package shell
 
 import (

@@ -1,4 +1,3 @@
-// Package sql is the language SQL, run by the SQLite of the kit.
 package sql
 
 import (

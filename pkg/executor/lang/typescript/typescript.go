@@ -1,4 +1,3 @@
-// Package typescript is the language TypeScript: the kit removes the types, and Node runs the rest.
 package typescript
 
 import (

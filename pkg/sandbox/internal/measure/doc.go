@@ -1,7 +1,7 @@
 // Package measure holds a started program against the isolation that was asked for.
 //
 // Place in the flow. Between the backends and internal/linux/{seccomp,procstate,cgroup}: a backend passes Program.Examine to spawn, which
-// calls it while the program's process is held between its last wall and its first instruction.
+// calls it while the program's process is held between its last isolation step and its first instruction.
 //
 // Lifecycle. A Program is made for one start. Its Isolation is the report of that run.
 //

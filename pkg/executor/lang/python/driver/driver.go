@@ -1,13 +1,32 @@
-// Package driver holds the programs that make interpreters wait, warm, for what they are to run.
+// Package driver has the code that runs in waiting Python interpreters (sitecustomize.py), as data.
 //
 // Place in the flow. pkg/executor hands them on as sandbox.Warm; backends and pools put them where an interpreter finds them.
 //
-// Lifecycle. A driver is data here. It runs inside an interpreter, from that one's start until there is a program, and is gone before
-// the program's first byte; Python's has a last look when the program has ended, in forks.
+// Lifecycle. A driver is data here. It runs inside an interpreter, from that one's start until there is a program, and is gone before the
+// program's first byte; Python's has a last look when the program has ended, in forks.
 //
 // Concurrency. What the functions return is the caller's.
 //
 // Limits. A driver runs before anything foreign, and sees of it what a message says: arguments, variables, a directory.
+//
+// CPython imports sitecustomize, and the driver waits there. When it returns it is gone from sys.modules, sys.path, the finders' cache
+// and the environment, and the machine's own sitecustomize is in its place. __main__, sys.path[0] and tracebacks are CPython's. Arguments
+// and variables that /proc shows are set by PR_SET_MM_MAP.
+//
+// Garbage collector. At its end a program has the collector visit every object, and so copy every page that it shares with the zygote.
+// The zygote's objects are therefore frozen (gc.freeze), except the names of __main__. A program that imports gc, or a module that uses
+// it, gets an interpreter without that. The order in which members of one cycle are finalized can differ, which Python leaves open.
+//
+// Early exit. Taking an interpreter apart is half of the CPU time of a small program's fork. A fork whose program has reached its end
+// exits at once, with flushed streams and through C's exit, if no difference can be observed. The driver's atexit function, which runs
+// last, requires: exit code 0, which it reads from the C stack; no atexit function of the machine's own start-up; no exception, no
+// threads; streams, hooks and warning filters unchanged; no C module loaded since the fork; and among the new objects none with a
+// finalizer, none suspended in a try, no weak reference with a callback of the program's. Otherwise the interpreter ends as usual.
+// Programs that watch the interpreter (settrace, audit hooks, pdb, gc) get one without early exit, as does Python 3.9. One difference
+// remains: a finalizer that a program gives to a class of the library, for objects that existed before the program.
+//
+// What differs from a cold start: /proc/self/maps shows _ctypes, the process is as old as its fork, and the preload set is in
+// sys.modules.
 package driver
 
 import (

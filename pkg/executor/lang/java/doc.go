@@ -1,0 +1,24 @@
+// Package java is the language Java: javac and java, with an archive of the compiler's classes and virtual machines that wait for a
+// program (warm.go, driver.go).
+//
+// Place in the flow. One value of language.Language in the executor's table; imports package language, prepared and toolchain.
+//
+// Lifecycle, concurrency. As package language says: static data, and pure plans.
+//
+// Limits. -Xmx is the memory limit less an eighth and 48 MiB, with ExitOnOutOfMemoryError: its exit status and message become the verdict
+// memory_limit. Both compilers of the machine are on: stopping at the first saves little and slows long computations.
+//
+// Prepared files. An archive of javac's own classes (CDS), and the classes of the driver.
+//
+// Waiting compiler. javac has compiled programs of ours a few times before it reads its message.
+//
+// Waiting machine. It is started with the flags and class path of a cold start, and with driver/Runner on the boot class path, where
+// HotSpot lets a method hide itself from stack traces. Runner calls the program's main through a hidden class, so that no frame is below
+// main. It starts no thread, and what takes identity hash codes runs in the finalizer's thread, so that numbers that programs print are
+// those of a cold start. Programs start cold that mention the machine's arguments or other threads' stacks (RuntimeMXBean, ProcessHandle,
+// /proc/self/cmdline), have variables, a directory or jars of their own, or a main of a newer kind. A program that the launcher would
+// refuse is given to a machine of its own, which reports the error.
+//
+// What differs from a cold start: identity hash codes in threads that the program starts (on JDK 25 also the main thread's, by one), and
+// the name of one class in the program's loader (run.sandbox.warm.Key).
+package java

@@ -1,0 +1,15 @@
+// Package rust is the language Rust: single files by rustc, projects by cargo without a registry.
+//
+// Place in the flow. One value of language.Language in the executor's table; imports package language and toolchain.
+//
+// Lifecycle, concurrency. As package language says: static data, and pure plans.
+//
+// Limits. No crate is downloaded.
+//
+// Linker. rustc calls cc, and that calls the lld that comes with Rust from 1.90 on. Half of a small program's cost is the linker's
+// reading of the standard library, and GNU's linkers take longer.
+//
+// Warm start. rustc is started with a pipe as main.rs and blocks where it reads its source. A child of the kit writes the file into the
+// pipe when the message arrives; the pipe has been removed from the directory by then. Programs with variables of their own, which a
+// compiler may read, or whose first file is in a directory, are compiled cold.
+package rust
