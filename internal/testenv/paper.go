@@ -43,7 +43,7 @@ func (p *Paper) Write(t testing.TB, text string) {
 		case '\n':
 			p.at++
 		case '\x1b':
-			t.Fatalf("an escape sequence that nobody has planned: %q", text)
+			t.Fatalf("an escape sequence that this terminal does not know: %q", text)
 		default:
 			line := []rune(p.Lines[p.at])
 			if column >= p.Cols {

@@ -92,8 +92,8 @@ func (c *commands) newAuditVerify() *cobra.Command {
 		Long: `Checks the whole audit log, older files included, and says where entries were edited,
 inserted, deleted, reordered or cut off. Exits 0 if the chain holds, and 1 if it does not.
 
-Who has your rights can write the log anew from its beginning. To hold against that,
-keep the hash that this prints where nobody else can write.`,
+A process with your rights can write the log anew from its beginning. To detect that,
+keep the hash that this command prints in a place that only you can write to.`,
 		Example: "  sandbox-run audit verify\n  sandbox-run audit verify --json",
 	}, "print the findings as one JSON document", func(log *audit.Log) error {
 		report, err := log.Verify()

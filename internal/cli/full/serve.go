@@ -22,7 +22,7 @@ import (
 
 func init() { implement("serve", (*commands).newServe) }
 
-const serveLong = `Serves the HTTP API: programs are run for whoever may ask, warm, and many at a time.
+const serveLong = `Serves the HTTP API: it runs programs for authorised clients, warm, and many at a time.
 
 It listens on a unix socket that is yours alone, $XDG_RUNTIME_DIR/sandbox-run/server.sock
 (root: /run/sandbox-run/server.sock), unless --listen names other places. Addresses that

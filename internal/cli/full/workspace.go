@@ -151,9 +151,9 @@ func moment(t time.Time) string {
 func user(i workspace.Info) string {
 	switch {
 	case !i.Locked:
-		return "nobody"
+		return "no process"
 	case i.LockedBy == 0:
-		return "somebody"
+		return "another process"
 	}
 	return "process " + strconv.Itoa(i.LockedBy)
 }
