@@ -12,6 +12,7 @@ set -euo pipefail
 export LC_ALL=C.UTF-8 # subjects are counted in characters
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 readonly words='nobody|somebody|whoever' todo=scripts/wording-todo.txt most=72
+# shellcheck disable=SC2016 # the quotation marks are part of a pattern
 # Lines that may have such a word: the account in passwd files, its number, its name in documents, Go's http.NoBody, and single words in
 # quotes as test data.
 readonly account='nobody:x:65534|\bnobody = 65534|the user `nobody`|http\.NoBody\b' data='^[^:]*_test\.go:[0-9]+:.*"(nobody|somebody|whoever)"'

@@ -329,11 +329,11 @@ func (l Limits) ValidateAs(prefix string, m Machine) error {
 }
 
 // document is the field of l in the form that results have: times are seconds.
-func (row *Limit) document(l *Limits) any {
-	if d, ok := row.Field(l).(*time.Duration); ok {
+func (l *Limit) document(all *Limits) any {
+	if d, ok := l.Field(all).(*time.Duration); ok {
 		return (*monitor.Seconds)(d)
 	}
-	return row.Field(l)
+	return l.Field(all)
 }
 
 // MarshalJSON writes limits under the names of their flags: seconds and bytes. A limit that is not set is left out if it has no default.

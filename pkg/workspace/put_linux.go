@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -35,8 +37,26 @@ func (w *Workspace) Put(ctx context.Context, files []sandbox.File) error {
 			return err
 		}
 		if err := w.put(root, f); err != nil {
+			if w.project != 0 && (errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC)) { // XFS limits this process as well
+				return w.refusal("would hold more than its cap")
+			}
 			return failed(w.name, err)
 		}
+	}
+	return w.checkProject(ctx)
+}
+
+// checkProject refuses a workspace that Put has filled beyond an enforced cap: files take whole blocks, directories some, and on ext4 the
+// kernel does not limit this process. A polled cap is Watch's to observe.
+func (w *Workspace) checkProject(ctx context.Context) (err error) {
+	if w.project == 0 {
+		return nil
+	}
+	if w.used, err = w.Usage(ctx); err != nil {
+		return err
+	}
+	if most := w.bound(); w.used.Bytes > most.bytes || w.used.Inodes > most.inodes {
+		return w.refusal(w.used.over(w.meta.Cap, w.meta.Inodes))
 	}
 	return nil
 }

@@ -213,14 +213,20 @@ func tagFile(at int, name string, project uint32) error {
 	return quota.SetProject(file, project, false)
 }
 
-// Full reports whether so little is left below an enforced cap that a write may have failed. It is false for a polled cap, which
-// Watch observes.
+// Full reports whether the workspace has grown since it was opened or filled by Put, and so little is left below an enforced cap that a
+// write may have failed. It is false for a polled cap, which Watch observes.
 func (w *Workspace) Full() bool {
 	if w.project == 0 {
 		return false
 	}
 	used, most, err := quota.Read(int(w.dir.Fd()), w.project)
-	return err == nil && (used.Inodes >= most.Inodes || most.Bytes-min(most.Bytes, used.Bytes) < min(fullSlack, most.Bytes/64))
+	if err != nil {
+		return false
+	}
+	w.mu.Lock()
+	grown := used.Bytes > uint64(w.used.Bytes) || used.Inodes > uint64(w.used.Inodes)+1 // the directory itself is not one of its files
+	w.mu.Unlock()
+	return grown && (used.Inodes >= most.Inodes || most.Bytes-min(most.Bytes, used.Bytes) < min(fullSlack, most.Bytes/64))
 }
 
 // readProject returns the kernel's count for a project. The directory itself is not one of its files.

@@ -439,6 +439,18 @@ func (q *quotaTest) testPut(t *testing.T) {
 	if r := q.run(t, w, "head -c 10m /dev/zero >more"); r.Verdict != sandbox.VerdictDiskLimit {
 		t.Errorf("%s", r.Verdict)
 	}
+	// A program that fails in a full workspace without writing to it fails for another reason.
+	if r := q.run(t, w, "exit 3"); r.Verdict != sandbox.VerdictNonzeroExit {
+		t.Errorf("without a write: %s", r.Verdict)
+	}
+	// Small files and directories take whole blocks.
+	deep := q.open(t, "deep", Options{Cap: sandbox.MiB})
+	must(t, deep.Put(t.Context(), []sandbox.File{{Path: "/workspace/" + strings.Repeat("d/", 20) + "f", Data: []byte("x")}}))
+	err = deep.Put(t.Context(), []sandbox.File{{Path: "/workspace/" + strings.Repeat("e/", 400) + "f", Data: []byte("x")}})
+	if used, most, readErr := quota.Read(int(deep.dir.Fd()), deep.project); readErr != nil ||
+		(used.Bytes > most.Bytes) != errors.Is(err, sandbox.ErrRefused) { // XFS keeps them in their inodes
+		t.Errorf("400 directories: %v, %+v of %+v (%v)", err, used, most, readErr)
+	}
 }
 
 func (q *quotaTest) testRemove(t *testing.T) {

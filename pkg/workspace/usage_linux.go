@@ -100,7 +100,7 @@ func (w *Workspace) Watch(ctx context.Context, over func(Usage)) error {
 			if hidden++; u.Hidden == 0 {
 				hidden = 0
 			}
-			if u.Bytes > w.meta.Cap || u.Inodes > w.meta.Inodes || hidden == blindLooks {
+			if most := w.bound(); u.Bytes > most.bytes || u.Inodes > most.inodes || hidden == blindLooks {
 				over(u)
 				return nil
 			}

@@ -83,8 +83,8 @@ func TestWhatIsNoKeyIsRefused(t *testing.T) {
 		"another's id": swapped + checksum(swapped), "wrong secret": wrong, "unknown": unknown, "NUL": token[:20] + "\x00" + token[21:],
 		"oversized": Prefix + strings.Repeat("a", 1<<20),
 	} {
-		if got, err := r.Check(bad); err != ErrRefused ||
-			got.ID != "" { //nolint:errorlint // the very same value, so that nothing can be told apart
+		got, err := r.Check(bad)
+		if err != ErrRefused || got.ID != "" { //nolint:errorlint // the very same value, so that nothing can be told apart
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
