@@ -440,6 +440,8 @@ func (q *quotaTest) testPut(t *testing.T) {
 		t.Errorf("%s", r.Verdict)
 	}
 	// A program that fails in a full workspace without writing to it fails for another reason.
+	must(t, w.Close())
+	w = q.open(t, "put", Options{Cap: testCap})
 	if r := q.run(t, w, "exit 3"); r.Verdict != sandbox.VerdictNonzeroExit {
 		t.Errorf("without a write: %s", r.Verdict)
 	}
