@@ -7,10 +7,16 @@ import (
 	"time"
 )
 
-// waitedForCPU is for how long, since the machine was started, some task has waited for a processor (/proc/pressure/cpu); 0
-// where the kernel does not report it.
-func waitedForCPU() time.Duration {
-	text, err := os.ReadFile("/proc/pressure/cpu")
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor; 0 where the kernel does
+// not report it.
+func waitedForCPU() time.Duration { return pressure("cpu") }
+
+// waitedForDisk is the same for reading and writing.
+func waitedForDisk() time.Duration { return pressure("io") }
+
+// pressure reads the total of the first line of /proc/pressure/KIND.
+func pressure(kind string) time.Duration {
+	text, err := os.ReadFile("/proc/pressure/" + kind)
 	if err != nil {
 		return 0
 	}
