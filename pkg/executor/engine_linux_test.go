@@ -109,7 +109,8 @@ func expectOn(t *testing.T, e *Executor, req Request, w want) *Result {
 		req.Policy.Require = sandbox.TierNamespace // an ordinary user has no delegated cgroup here
 	}
 	if w.verdict != sandbox.VerdictTimeLimit {
-		// A busy machine may take longer than the default.
+		// A busy machine may take longer than the defaults.
+		req.Limits.Wall = cmp.Or(req.Limits.Wall, 10*time.Minute)
 		req.CompileLimits.Wall = cmp.Or(req.CompileLimits.Wall, 10*time.Minute)
 	}
 	r, err := e.Execute(t.Context(), req)
