@@ -109,6 +109,9 @@ func run(full *Full, args []string, std Streams) int {
 	return c.Code
 }
 
+// NewTree returns the command tree of the full executable. It is for reading: its commands are not to be executed.
+func NewTree(f Full) *cobra.Command { return (&Invocation{full: &f}).newRoot() }
+
 func (c *Invocation) newRoot() *cobra.Command {
 	var version bool
 	var o *runOptions
