@@ -106,7 +106,8 @@ func exitCodeFacts(*testing.T) (facts []string) {
 	}
 	for name, err := range map[string]error{
 		"usage": sandbox.ErrInvalid, "not found": sandbox.ErrNotFound, "not started": sandbox.ErrNotStarted,
-		"no such program": errors.Join(sandbox.ErrNotStarted, fs.ErrNotExist), "refused": sandbox.ErrRefused, "unsupported": sandbox.ErrUnsupported,
+		"no such program": errors.Join(sandbox.ErrNotStarted, fs.ErrNotExist),
+		"refused":         sandbox.ErrRefused, "unsupported": sandbox.ErrUnsupported,
 		"no such image": image.ErrNotFound, "ambiguous image": image.ErrAmbiguous,
 		"no toolchain": &toolchain.Missing{}, "no image of the language": &executor.NoImage{},
 		"SIGINT": cli.SignalCause(syscall.SIGINT), "SIGTERM": cli.SignalCause(syscall.SIGTERM),

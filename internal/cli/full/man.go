@@ -74,8 +74,8 @@ var exitCodes = [][2]string{
 	{"1", "the code does not compile; doctor, audit verify or receipt verify found a fault"},
 }
 
-const variablesText = "Most flags have a variable that gives their default: SANDBOX_RUN_ and the flag's name in capitals, with underscores instead of " +
-	"dashes. --memory is SANDBOX_RUN_MEMORY. A flag has precedence over its variable. An empty variable counts as unset. A repeatable flag " +
+const variablesText = "Most flags have a variable that gives their default: SANDBOX_RUN_ and the flag's name in capitals, with " +
+	"underscores instead of dashes. --memory is SANDBOX_RUN_MEMORY. A flag has precedence over its variable. An empty variable counts as unset. A repeatable flag " +
 	"takes one value per line."
 
 // variables is the table of environment variables that are no flags, of the manual page and of the command reference.
@@ -135,8 +135,12 @@ func manText(b *bytes.Buffer, text string) {
 	}
 }
 
+// exampleBreak ends the examples of commands that run programs. The manual page and the command reference have a table of exit codes.
+const exampleBreak = "\n\nExit codes:\n"
+
 // manExample keeps lines as they are.
 func manExample(b *bytes.Buffer, text string) {
+	text, _, _ = strings.Cut(text, exampleBreak)
 	fmt.Fprintf(b, ".PP\n.nf\n.RS\n%s\n.RE\n.fi\n", roff(strings.ReplaceAll("\n"+text, "\n  ", "\n")[1:]))
 }
 

@@ -22,11 +22,10 @@ import (
 var update = flag.Bool("update", false, "write the command reference")
 
 const (
-	guide        = "../../../docs/guide"
-	largestPage  = 20_000 // bytes
-	rootSection  = "sandbox-run: run code"
-	rootLink     = "[`sandbox-run`](command-reference.md#sandbox-run-run-code)"
-	exampleBreak = "\n\nExit codes:\n" // after the examples of commands that run programs; the page has a table
+	guide       = "../../../docs/guide"
+	largestPage = 20_000 // bytes
+	rootSection = "sandbox-run: run code"
+	rootLink    = "[`sandbox-run`](command-reference.md#sandbox-run-run-code)"
 )
 
 // TestReference compares the pages of the command reference with the command tree; -update writes them. The templates in testdata/reference
@@ -256,7 +255,8 @@ func row(cells ...string) string {
 }
 
 // codeWord is a word of help that is code: a flag, a variable, a path, an address, a name in JSON, a form such as name=value.
-var codeWord = regexp.MustCompile(`^(--([a-z][a-z-]*)?|-|\*|#!|\$[A-Z_]+(/\S+)?|[A-Z]+(_[A-Z]+)+_?|[a-z]+(_[a-z]+)+|/\S+|\S+(/|=|\[:)\S+|\w+\.yaml)$`)
+var codeWord = regexp.MustCompile(
+	`^(--([a-z][a-z-]*)?|-|\*|#!|\$[A-Z_]+(/\S+)?|[A-Z]+(_[A-Z]+)+_?|[a-z]+(_[a-z]+)+|/\S+|\S+(/|=|\[:)\S+|\w+\.yaml)$`)
 
 // inline writes help as Markdown of one line.
 func inline(text string) string {

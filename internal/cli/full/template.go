@@ -91,7 +91,7 @@ func (c *commands) newTemplateShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show NAME [flags]",
 		Short:   "Show a template's variables and text",
-		Long:    "Shows a template: its variables with their types and defaults, and its text.",
+		Long:    "Shows a template's variables and text.",
 		Example: "  sandbox-run template show stdio --lang rust",
 		Args:    oneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {
