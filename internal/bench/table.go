@@ -20,6 +20,8 @@ type Bar struct {
 	OfRatio bool    `json:"of_ratio,omitempty"` // else of the value itself
 	// OfExcess: of the excess of ours over the reference.
 	OfExcess bool `json:"of_excess,omitempty"`
+	// OfInterval: of the whole 95 % interval of the ratio. The bar is missed only if both ends are beyond the limit.
+	OfInterval bool `json:"of_interval,omitempty"`
 }
 
 // Row is one measure.
@@ -51,11 +53,16 @@ func (r Row) Met() bool {
 		return true
 	}
 	v := r.Ours.P50
-	if r.Bar.OfRatio {
+	if r.Bar.OfRatio || r.Bar.OfInterval {
 		if r.Ratio == nil {
 			return false
 		}
 		v = r.Ratio.Value
+	}
+	if r.Bar.OfInterval {
+		if v = r.Ratio.Low; r.Bar.AtLeast {
+			v = r.Ratio.High
+		}
 	}
 	if r.Bar.OfExcess {
 		if r.Reference == nil {
@@ -86,12 +93,15 @@ func (b *Bar) text(unit string) string {
 	if b == nil {
 		return "–"
 	}
-	sign := "≤"
+	sign, end := "≤", "low"
 	if b.AtLeast {
-		sign = "≥"
+		sign, end = "≥", "high"
 	}
-	if b.OfRatio {
+	if b.OfRatio || b.OfInterval {
 		unit = "×"
+	}
+	if b.OfInterval {
+		return fmt.Sprintf("%s end %s %s %s", end, sign, number(b.Limit), unit)
 	}
 	if b.OfExcess {
 		return fmt.Sprintf("%s reference + %s %s", sign, number(b.Limit), unit)

@@ -23,11 +23,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// measures are all measures, in the order of the table.
-var measures = []struct {
-	name string // what -only matches, beside the rows' own names
+// rowGroup is a group of rows that are measured together.
+type rowGroup struct {
+	name string // what -only matches
 	run  func(*environment, context.Context) ([]bench.Row, error)
-}{
+}
+
+// measures are all groups against references, in the order of the table.
+var measures = []rowGroup{
 	{"library", (*environment).library},
 	{"command", (*environment).command},
 	{"images", (*environment).images},
@@ -87,9 +90,16 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 				"CPU/run is getrusage of this process and its descendants, ms",
 		},
 	}
+	groups := measures
+	if o.against != "" {
+		groups = comparisons
+		if err := s.describeVersions(ctx, report); err != nil {
+			return nil, err
+		}
+	}
 	report.Machine.LoadStart = load()
 	var names []string
-	for _, m := range measures {
+	for _, m := range groups {
 		names = append(names, m.name)
 		if !o.only.MatchString(m.name) {
 			continue

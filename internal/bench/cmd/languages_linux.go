@@ -27,6 +27,7 @@ type hello struct {
 	file     string
 	text     string // %d is the number
 	compiled bool   // the reference compiles, too
+	table    bool   // prints the number in a table
 	excess   float64
 	ratio    float64
 	cached   float64 // of the ratio, when the source is unchanged
@@ -235,9 +236,9 @@ func (b *bare) sample(_ context.Context, number int) (bench.Sample, error) {
 	}, nil)
 }
 
-func (b *bare) do(st step) error {
+func (s *environment) do(st step) error {
 	pid, err := syscall.ForkExec(st.path, st.args, &syscall.ProcAttr{Dir: st.dir, Env: st.env,
-		Files: []uintptr{b.null.Fd(), b.null.Fd(), b.null.Fd()}})
+		Files: []uintptr{s.null.Fd(), s.null.Fd(), s.null.Fd()}})
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.path, err)
 	}

@@ -3,7 +3,8 @@
 //
 // Place in the flow. `make bench` runs it after `make build`; docs/PERFORMANCE.md says how to read
 // it, and `-update docs/PERFORMANCE.md` puts the table there. It uses pkg/sandbox as a Go program
-// with sandbox-init installed does, and bin/sandbox-run as a shell does.
+// with sandbox-init installed does, and bin/sandbox-run as a shell does. With `-against DIR` the
+// executables of an older version are the reference, and only executables are measured.
 //
 // Lifecycle. One backend and one manager for all measures, closed at the end. Nothing is left on
 // the machine; the benchmark checks that.
@@ -63,6 +64,7 @@ type options struct {
 	soakFor         time.Duration // 0: not at all
 	only            *regexp.Regexp
 	bin             string
+	against         string // directory of an older version's executables; empty: the references are measured
 	json            string
 	update          string
 	markdown        bool
@@ -77,6 +79,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.pairs, "n", 200, "pairs of each latency, at least 60")
 	only := fs.String("only", "", "measure only what `REGEX` matches")
 	fs.StringVar(&o.bin, "bin", "bin", "`directory` of sandbox-run and sandbox-init")
+	fs.StringVar(&o.against, "against", "", "compare with the executables of an older version in `directory`, row by row")
 	fs.StringVar(&o.json, "json", "", "also write the report to `FILE` as JSON")
 	fs.StringVar(&o.update, "update", "", "also put the table into the marked section of `FILE`")
 	fs.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
@@ -87,6 +90,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.against != "" && o.update != "" {
+		return nil, errors.New("-against: its rows are not those of the document: -update is refused")
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
