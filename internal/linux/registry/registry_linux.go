@@ -265,7 +265,8 @@ func Dead(dir string) ([]*Orphan, error) {
 			errs = append(errs, fmt.Errorf("registry: read %s/%s: %w", dir, file, err), h.finish(false))
 			continue
 		}
-		dead = append(dead, &Orphan{lockedFile: lockedFile{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
+		dead = append(dead, &Orphan{lockedFile: lockedFile{dir: h.dir, file: h.file, path: dir, name: file},
+			Slot: slot, Name: file, Record: record})
 	}
 	return dead, errors.Join(errs...)
 }

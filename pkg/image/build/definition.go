@@ -27,8 +27,8 @@ const Repository = "sandbox-run/"
 //	debian: [python3]              # packages
 //	alpine: [python3]
 //	alpine_path: [/usr/lib/x/bin]  # where Alpine has programs that Debian has on the PATH
-//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that are not unpacked, programs do without; * matches slashes, too
-//	remove: [/usr/lib/*/tests]     # the same, but removed when all is installed: scripts of packages want to see them; * does not match slashes
+//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that dpkg does not unpack; * matches slashes
+//	remove: [/usr/lib/*/tests]     # files that are removed after the installation, whose scripts need them; * does not match slashes
 //	env: {MPLBACKEND: Agg}         # besides PATH and LANG
 //	cmd: [python3]                 # what is run where nothing else is asked for
 //

@@ -21,13 +21,15 @@ var reasons = []struct {
 		"sandbox-run image prune; a build needs about three times the image's size in %[2]s"},
 	{regexp.MustCompile(`(?m)^(unshare: .*|newuidmap: .*|newgidmap: .*)$`), ErrNamespaces,
 		"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, or build as root"},
-	{regexp.MustCompile(`(?i)temporary failure resolving|could not resolve|could not connect|cannot initiate the connection|connection (?:refused|timed out|failed)|network is unreachable|unable to connect|no route to host|failed to fetch`),
+	{regexp.MustCompile(`(?i)temporary failure resolving|could not resolve|could not connect|cannot initiate the connection|` +
+		`connection (?:refused|timed out|failed)|network is unreachable|unable to connect|no route to host|failed to fetch`),
 		ErrNetwork, "check the network and http_proxy; or --mirror URL for another archive"},
 	{regexp.MustCompile(`(?m)does not have a Release file|Release file for \S+ is (?:expired|not valid yet).*`), ErrNetwork,
 		"--suite NAME or --mirror URL that has it"},
 	{regexp.MustCompile(`(?m)NO_PUBKEY \S+|is not signed|The following signatures (?:couldn't be verified|were invalid).*`), ErrNetwork,
 		"apt-get install debian-archive-keyring"},
-	{regexp.MustCompile(`(?m)Unable to locate package \S+|Package '\S+' has no installation candidate|Couldn't find any package by .*|has unmet dependencies|held broken packages`),
+	{regexp.MustCompile(`(?m)Unable to locate package \S+|Package '\S+' has no installation candidate|Couldn't find any package by .*|` +
+		`has unmet dependencies|held broken packages`),
 		ErrPackage, "apt-get update; or --suite NAME of a Debian release that has them"},
 	{regexp.MustCompile(`(?m)^dpkg: error processing (?:package|archive) .*$`), ErrPackage,
 		"the same with --verbose, for what the package says"},

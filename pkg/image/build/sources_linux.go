@@ -173,7 +173,8 @@ func debianRepos(targets []target, suite string) []repo {
 }
 
 // setting is a line of `apt-config dump` that is about reaching archives, as a configuration file has it.
-var setting = regexp.MustCompile(`^Acquire::((https?|ftp)::Proxy(::[^ "]+)?|(https?::)?Proxy-Auto-Detect|Check-Valid-Until|(https?::)?Verify-Peer|(https?::)?CaInfo) "[^"]+";$`)
+var setting = regexp.MustCompile(`^Acquire::((https?|ftp)::Proxy(::[^ "]+)?|(https?::)?(Proxy-Auto-Detect|Verify-Peer|CaInfo)` +
+	`|Check-Valid-Until) "[^"]+";$`)
 
 // ownSettings are those of the machine's that a build has to share.
 func ownSettings(dump []byte) []string {
