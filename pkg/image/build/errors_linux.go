@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// reasons are what the programs say when something that we know of is wrong, the first that applies.
+// reasons maps output of mmdebstrap, apt and dpkg to a kind of error and a hint. The first match counts.
 var reasons = []struct {
 	said *regexp.Regexp
 	kind error
@@ -35,7 +35,7 @@ var reasons = []struct {
 		"the same with --verbose, for what the package says"},
 }
 
-// explain turns a failure into one that names what is wrong and what to do.
+// explain returns err with the reason from the programs' output and a hint.
 func (d *Definition) explain(ctx context.Context, err error, said *tail, o Options) error {
 	var known *sandbox.Error
 	if errors.As(err, &known) {
@@ -73,7 +73,7 @@ func (d *Definition) explain(ctx context.Context, err error, said *tail, o Optio
 	return e
 }
 
-// lineWith is the line of a text that has a part, short enough for a message.
+// lineWith returns the line of text that contains part, shortened for a message.
 func lineWith(text, part []byte) string {
 	for line := range strings.SplitSeq(string(text), "\n") {
 		if strings.Contains(line, string(part)) {
@@ -83,7 +83,7 @@ func lineWith(text, part []byte) string {
 	return shorten(string(part))
 }
 
-// lastLine is the last one that says something.
+// lastLine returns the last error that mmdebstrap or apt printed, or the last line. mmdebstrap's messages about its own end are skipped.
 func lastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
