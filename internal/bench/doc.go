@@ -7,7 +7,7 @@
 // Lifecycle. Pairs or Throughput collect samples, Compare and its siblings make rows of them, a
 // Report of rows is written as text, Markdown or JSON.
 //
-// Concurrency. Values, no state; Throughput alone starts goroutines, and waits for them.
+// Concurrency. The package has no state. Only Throughput starts goroutines, and waits for them.
 //
 // Limits. A ratio is one of medians, never a mean, and its interval is bootstrapped over pairs, so
 // that a slowdown of both sides at once cancels out. Bars are judged by the ratio itself, once:

@@ -1,17 +1,17 @@
 // Command cmd measures sandbox-run against its bars: start-up, throughput, memory and overhead,
 // each beside a reference measured in the same minute.
 //
-// Place in the flow. `make bench` runs it after `make build`; docs/PERFORMANCE.md says how to read
-// it, and `-update docs/PERFORMANCE.md` puts the table there. It uses pkg/sandbox as a Go program
-// with sandbox-init installed does, and bin/sandbox-run as a shell does.
+// Place in the flow. `make bench` runs it after `make build`. docs/PERFORMANCE.md explains the
+// table, and `-update docs/PERFORMANCE.md` writes it there. The command uses pkg/sandbox as a Go
+// program with sandbox-init installed does, and bin/sandbox-run as a shell does.
 //
-// Lifecycle. One backend and one manager for all measures, closed at the end. Nothing is left on
-// the machine; the benchmark checks that.
+// Lifecycle. All measures share one backend and one manager, which are closed at the end. The
+// benchmark checks that it leaves nothing on the machine.
 //
-// Concurrency. One measure after another: they would disturb each other.
+// Concurrency. Measures run one after another, because they would disturb each other.
 //
-// Limits. Linux, root, bubblewrap. Exit code 0 when every bar was met, 1 when one was missed, 2
-// when it could not be measured.
+// Limits. It needs Linux, root and bubblewrap. It exits with 0 if every bar was met, 1 if one was
+// missed, 2 if a measurement failed.
 package main
 
 import (
@@ -45,22 +45,22 @@ func main() {
 	os.Exit(code)
 }
 
-// leastPairs is the number of pairs below which figures mean nothing.
+// leastPairs is the smallest number of pairs for valid figures.
 const leastPairs = 60
 
-// options are the flags, and what follows from -smoke.
+// options are the flags, and the sizes that -smoke reduces.
 type options struct {
 	pairs           int // of the latencies
 	probes          int // pairs of the overheads
 	neighbourRounds int // of five runs beside a neighbour
 	traces          int // starts traced for package initialisers
 	warmup          int
-	rounds          int           // of the throughput, each with its order turned
+	rounds          int           // of the throughput, in alternating order
 	each            time.Duration // of one throughput in one round
 	idle            int           // sandboxes that do nothing
 	crowdSize       int           // of those of a server
 	overloadFor     time.Duration
-	soakFor         time.Duration // 0: not at all
+	soakFor         time.Duration // 0: no soak
 	only            *regexp.Regexp
 	bin             string
 	json            string
@@ -123,7 +123,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// finish writes the report to all destinations, and judges.
+// finish writes the report to all destinations, and returns the exit code.
 func finish(o *options, report *bench.Report, stdout, stderr io.Writer) int {
 	write := report.Text
 	if o.markdown {
