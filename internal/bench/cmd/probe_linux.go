@@ -44,8 +44,8 @@ func probe(args []string, stdout io.Writer) int {
 // sink keeps the compiler from removing work without a visible result.
 var sink atomic.Uint64
 
-// burn computes and sorts: arithmetic, branches and memory, no system calls. It takes about as long as calls. In a shorter run, the start of
-// the next spare init, which takes a millisecond, would count as overhead of the program.
+// burn computes and sorts: arithmetic, branches and memory, no system calls. It takes about as long as calls. In a shorter run, the start
+// of the next spare init, which takes a millisecond, would count as overhead of the program.
 func burn() error {
 	x := uint64(88172645463325252)
 	data := make([]uint64, 1<<15)
