@@ -160,7 +160,7 @@ func (s *Search) showLibraries(v *View, files []string) {
 				dir = strings.ReplaceAll(dir, origin, filepath.Dir(p))
 			}
 			if filepath.IsAbs(dir) {
-				own = append(own, dir) // not cleaned: a ".." may follow a link
+				own = append(own, dir) // its ".." may follow a link: not to be shortened
 			}
 		}
 		own = append(own, queue[i].search...)

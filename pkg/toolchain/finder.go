@@ -54,7 +54,7 @@ func (f *Finder) Find(ctx context.Context, d *Description) (*Toolchain, error) {
 	}
 	r := &record{Name: d.Name, Key: key, Tool: t, Stamps: s.trail.list()}
 	f.remember(key, r)
-	store.write(r) // without a stored record the next process searches again
+	store.write(r) // a store that can not be written costs the next process a search
 	return t.clone(), nil
 }
 

@@ -55,7 +55,7 @@ func (s *Search) Query(program string, args ...string) (Answer, error) {
 	return answer, nil
 }
 
-// commandLine returns a query for an error, without the text of a script.
+// commandLine names a query in an error, without the text of a script.
 func commandLine(program string, args []string) string {
 	if len(args) > 0 && len(args[0]) <= 32 {
 		return filepath.Base(program) + " " + args[0]

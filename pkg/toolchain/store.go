@@ -40,7 +40,7 @@ func (t *trail) put(p string, stamp func(string) string) {
 
 func (t *trail) list() []string { return t.seen }
 
-// record is the stored result of a search.
+// record is what is kept of a search.
 type record struct {
 	Name   string
 	Key    string

@@ -25,7 +25,7 @@ import (
 
 // measures are all measures, in the order of the table.
 var measures = []struct {
-	name string // -only matches it, and the names of rows
+	name string // what -only matches, beside the rows' own names
 	run  func(*environment, context.Context) ([]bench.Row, error)
 }{
 	{"library", (*environment).library},

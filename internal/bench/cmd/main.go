@@ -1,9 +1,9 @@
 // Command cmd measures sandbox-run against its bars: start-up, throughput, memory and overhead,
 // each beside a reference measured in the same minute.
 //
-// Place in the flow. `make bench` runs it after `make build`. docs/PERFORMANCE.md explains the
-// table, and `-update docs/PERFORMANCE.md` writes it there. The command uses pkg/sandbox as a Go
-// program with sandbox-init installed does, and bin/sandbox-run as a shell does.
+// Place in the flow. `make bench` runs it after `make build`; docs/PERFORMANCE.md says how to read
+// it, and `-update docs/PERFORMANCE.md` puts the table there. It uses pkg/sandbox as a Go program
+// with sandbox-init installed does, and bin/sandbox-run as a shell does.
 //
 // Lifecycle. All measures share one backend and one manager, which are closed at the end. The
 // benchmark checks that it leaves nothing on the machine.

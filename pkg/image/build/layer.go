@@ -93,7 +93,7 @@ func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch
 	for _, e := range entries {
 		sorted = append(sorted, e)
 	}
-	// Compare the elements of the paths, so that a directory precedes its content.
+	// By the parts of the path, so that a directory comes before what is in it.
 	slices.SortFunc(sorted, func(a, b *entry) int {
 		return slices.Compare(strings.Split(a.header.Name, "/"), strings.Split(b.header.Name, "/"))
 	})

@@ -25,10 +25,10 @@ const (
 	maxRetryAfter = time.Minute // a longer Retry-After fails the request
 )
 
-// reference is a parsed image name.
+// reference is an image's name, taken apart.
 type reference struct {
-	registry   string // as in the reference: docker.io
-	host       string // of the requests: index.docker.io
+	registry   string // as people know it: docker.io
+	host       string // whom we talk to: index.docker.io
 	repository string // library/python
 	tag        string // empty with a digest
 	digest     string // sha256:…
@@ -46,7 +46,7 @@ func parseReference(ref string) (reference, error) {
 	}
 	out := reference{registry: full.Registry, repository: full.Repository, tag: full.Tag, digest: full.Digest}
 	if out.digest != "" {
-		out.tag = "" // the tag may name another image by now
+		out.tag = "" // the digest says all; the tag may have moved on
 	}
 	registry, err := name.NewRegistry(out.registry)
 	if err != nil {
@@ -56,7 +56,7 @@ func parseReference(ref string) (reference, error) {
 	return out, nil
 }
 
-// id returns the digest or tag of the manifest to request.
+// id is what the registry is asked for.
 func (r reference) id() string {
 	if r.digest != "" {
 		return r.digest

@@ -66,7 +66,7 @@ func (r *remoteImage) pull(ctx context.Context, store *image.Store) (*image.Imag
 		r.report.image(Failed, err.Error())
 		return nil, err
 	}
-	if err := writeRecord(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.digest, Platform: r.platform.String(),
+	if err := remember(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.digest, Platform: r.platform.String(),
 		At: time.Now().UTC()}); err != nil {
 		r.report.image(Failed, err.Error())
 		return nil, err

@@ -33,8 +33,8 @@ func recordPath(store *image.Store, name string) string {
 	return filepath.Join(recordDir(store), hex.EncodeToString(sum[:16])+".json")
 }
 
-// writeRecord writes a record atomically: a reader sees the old or the new one.
-func writeRecord(store *image.Store, p pulled) error {
+// remember writes a record atomically: a reader sees the old or the new one.
+func remember(store *image.Store, p pulled) error {
 	data, err := json.Marshal(p)
 	if err != nil {
 		return err
