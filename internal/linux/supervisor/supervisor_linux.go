@@ -31,7 +31,7 @@ const (
 	idsPerSandbox    = 2
 	MaxConcurrent    = idsPerSupervisor / idsPerSandbox // sandboxes of one supervisor alive at a time
 	collectTimeout   = 5 * time.Second
-	leftoverTimeout    = time.Second // of the former, for each
+	leftoverTimeout  = time.Second // of the former, for each
 )
 
 // RuntimeDir is the registry directory of this user's supervisors.
