@@ -1,10 +1,11 @@
 // Package images holds the definitions of the project's own images, one file each.
 //
-// What. Text: which packages of Debian and of Alpine make an image, and what it says about running it.
+// What. A definition is text: the packages of Debian and of Alpine in an image, its variables and its default command.
 //
-// Place in the flow. pkg/image/build reads them, and makes images and Dockerfiles of them. Nothing of ours is imported.
+// Place in the flow. pkg/image/build reads the definitions, and makes images and Dockerfiles of them. The package imports nothing of this
+// module.
 //
-// Lifecycle. They are part of the executable; nothing is read from the disk.
+// Lifecycle. The executable contains the definitions; nothing is read from the disk.
 //
 // Concurrency. Files never change.
 //

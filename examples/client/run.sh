@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts a server of its own, runs the example, and ends the server.
+# Starts a server, runs the example, and ends the server.
 dir=$(mktemp -d) || exit 1
 export SANDBOX_RUN_SOCKET="$dir/server.sock"
 sandbox-run serve --dir "$dir/runs" 2>"$dir/log" &

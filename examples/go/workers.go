@@ -10,7 +10,7 @@ func main() {
 	jobs := make(chan int)
 	squares := make([]int, 10)
 	var workers sync.WaitGroup
-	for i := 0; i < 3; i++ { // also for a Go that does not range over numbers yet
+	for i := 0; i < 3; i++ { // a range over an integer needs Go 1.22
 		workers.Add(1)
 		go func() {
 			defer workers.Done()

@@ -1,4 +1,4 @@
-// Errors out of a log: ES modules, top-level await, streams.
+// Lists the errors in a log, with ES modules, top-level await and streams.
 import { createInterface } from "node:readline";
 
 const errors = [];

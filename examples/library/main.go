@@ -26,7 +26,7 @@ func run(ctx context.Context) error {
 		Timeout:  10 * time.Second,
 	})
 	if err != nil {
-		return err // of the engine; errors of the code are in the result
+		return err // an error of the executor; errors of the code are in the result
 	}
 	fmt.Print(result.Stdout)
 	return result.Error

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What would a clean-up delete? Try it where nothing can be lost.
+# Runs a clean-up in a sandbox, where it can delete no file of the host.
 set -euo pipefail
 
 mkdir logs

@@ -1,4 +1,4 @@
--- orders.csv lies beside this file and is a table.
+-- orders.csv beside this file is the table orders.
 SELECT customer, count(*) AS orders, sum(amount) AS total
 FROM orders
 GROUP BY customer

@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/process"
 )
 
-// Warm prepares the native backend, for a command that is sure to need a sandbox once it has read its flags.
+// Warm prepares the native backend while the command reads its flags. Only a command that always needs a sandbox calls it.
 func Warm() { native.Warm() }
 
 // open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.

@@ -7,9 +7,9 @@
 // Lifecycle. Pairs or Throughput collect samples, Compare and its siblings make rows of them, a
 // Report of rows is written as text, Markdown or JSON.
 //
-// Concurrency. Values, no state; Throughput alone starts goroutines, and waits for them.
+// Concurrency. The package has no state. Only Throughput starts goroutines, and waits for them.
 //
 // Limits. A ratio is one of medians, never a mean, and its interval is bootstrapped over pairs, so
-// that a slowdown of both sides at once cancels out. Bars are judged by the ratio itself, once:
-// no measurement is repeated because of its result.
+// that a slowdown of both sides at once cancels out. Bars are judged by the ratio itself, or by its
+// interval where two versions are compared; once: no measurement is repeated because of its result.
 package bench

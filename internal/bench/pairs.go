@@ -12,8 +12,8 @@ import (
 // so that sources can be varied.
 type Run func(ctx context.Context, number int) (Sample, error)
 
-// Pairs runs both sides in turns, the side that goes first alternating from pair to pair, and
-// returns n samples of each. The first warmup pairs are run and left out.
+// Pairs runs both sides in turns and returns n samples of each. The first side alternates from
+// pair to pair. The first warmup pairs run before the n pairs and do not count.
 func Pairs(ctx context.Context, warmup, n int, ours, reference Run) (a, b []Sample, err error) {
 	for i := range warmup + n {
 		var pair [2]Sample
@@ -35,7 +35,7 @@ func Pairs(ctx context.Context, warmup, n int, ours, reference Run) (a, b []Samp
 }
 
 // Blocks is Pairs for sides that need a slow change of the environment: set changes it for ours or for the
-// reference, and then size runs follow. The first side alternates from round to round. The very first run is left out.
+// reference, and then size runs follow. The first side alternates from round to round. The very first run does not count.
 func Blocks(ctx context.Context, rounds, size int, set func(ctx context.Context, ours bool) error, ours, reference Run) (a, b []Sample,
 	err error) {
 	number := 0
@@ -83,13 +83,13 @@ func Series(ctx context.Context, warmup, n int, run Run) ([]Sample, error) {
 	return samples, nil
 }
 
-// Rate is how much was done in how long.
+// Rate is a number of runs and their time.
 type Rate struct {
 	Done    int
 	Elapsed time.Duration
 }
 
-// PerSecond is the rate as a number.
+// PerSecond returns the runs per second.
 func (r Rate) PerSecond() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -97,8 +97,8 @@ func (r Rate) PerSecond() float64 {
 	return float64(r.Done) / r.Elapsed.Seconds()
 }
 
-// Throughput lets workers do one run after another for a while, and at least one each: a busy machine
-// measures slowly, but measures. The time ends with the last run, so every counted run ended within it.
+// Throughput lets workers do one run after another for d, and at least one each, so that a busy machine has a result as well. The measured
+// time ends with the last run, so every counted run ended within it.
 func Throughput(ctx context.Context, workers int, d time.Duration, run func(ctx context.Context, worker int) error) (Rate, error) {
 	var done atomic.Int64
 	errs := make(chan error, workers)
@@ -125,8 +125,7 @@ func Throughput(ctx context.Context, workers int, d time.Duration, run func(ctx 
 	}
 }
 
-// Rates runs several throughputs in turns, in rounds whose order is turned each time, and returns
-// the sum of each and its rate in every round.
+// Rates runs several throughputs in turns, in rounds of alternating order, and returns the sum of each and its rate in every round.
 func Rates(ctx context.Context, rounds, workers int, each time.Duration, runs ...func(ctx context.Context, worker int) error) (sums []Rate,
 	byRound [][]float64, err error) {
 	sums, byRound = make([]Rate, len(runs)), make([][]float64, len(runs))

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Sample is one run: how long it took, and the CPU time it cost on all cores together.
+// Sample is the wall-clock time of one run, and its CPU time on all cores together.
 type Sample struct {
 	Wall, CPU time.Duration
 }
 
-// Stat sums up the samples of one side, in the unit of its row.
+// Stat summarizes the samples of one side, in the unit of its row.
 type Stat struct {
 	P50 float64 `json:"p50"`
 	P95 float64 `json:"p95,omitempty"`
@@ -20,15 +20,14 @@ type Stat struct {
 	N   int     `json:"n"`
 }
 
-// Interval is an estimate and where it lies with 95 % confidence.
+// Interval is an estimate with its 95 % confidence interval.
 type Interval struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low"`
 	High  float64 `json:"high"`
 }
 
-// Quantile is the q-th quantile (0…1) of values, interpolated between neighbours; NaN of none. It
-// leaves values as they are.
+// Quantile returns the q-th quantile (0…1) of values, interpolated between neighbours; NaN without values. It does not change values.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -45,16 +44,16 @@ func sortedQuantile(sorted []float64, q float64) float64 {
 	return sorted[below] + (at-float64(below))*(sorted[below+1]-sorted[below])
 }
 
-// Median is the 0.5 quantile.
+// Median returns the 0.5 quantile.
 func Median(values []float64) float64 { return Quantile(values, 0.5) }
 
-// Summarize sums up samples in milliseconds.
+// Summarize returns the statistics of samples in milliseconds.
 func Summarize(samples []Sample) Stat {
 	wall, cpu := milliseconds(samples)
 	return Stat{P50: Median(wall), P95: Quantile(wall, 0.95), CPU: Median(cpu), N: len(samples)}
 }
 
-// SummarizeValues sums up values that are no times.
+// SummarizeValues returns the statistics of values that are not times.
 func SummarizeValues(values []float64) Stat {
 	return Stat{P50: Median(values), P95: Quantile(values, 0.95), N: len(values)}
 }
@@ -67,7 +66,7 @@ func milliseconds(samples []Sample) (wall, cpu []float64) {
 	return wall, cpu
 }
 
-// Milliseconds is d as a number.
+// Milliseconds returns d as a number.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 const (
@@ -75,8 +74,8 @@ const (
 	confidence = 0.95
 )
 
-// Ratio is the ratio of the medians of both sides of pairs. The interval is a percentile bootstrap
-// that draws whole pairs. It is the same for the same samples: chance comes from a fixed seed.
+// Ratio returns the ratio of the medians of both sides of pairs. The interval is a percentile bootstrap over whole pairs. The random
+// numbers have a fixed seed, so the same samples have the same interval.
 func Ratio(ours, reference []Sample) Interval {
 	a, _ := milliseconds(ours)
 	b, _ := milliseconds(reference)

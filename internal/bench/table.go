@@ -20,6 +20,8 @@ type Bar struct {
 	OfRatio bool    `json:"of_ratio,omitempty"` // else of the value itself
 	// OfExcess: of the excess of ours over the reference.
 	OfExcess bool `json:"of_excess,omitempty"`
+	// OfInterval: of the whole 95 % interval of the ratio. The bar is missed only if both ends are beyond the limit.
+	OfInterval bool `json:"of_interval,omitempty"`
 }
 
 // Row is one measure.
@@ -34,7 +36,7 @@ type Row struct {
 	Note      string    `json:"note,omitempty"`
 }
 
-// Compare makes a row of pairs, in milliseconds. limit is the most the ratio may be; 0 is no bar.
+// Compare returns a row of pairs, in milliseconds. limit is the largest ratio that meets the bar; 0 is no bar.
 func Compare(name, versus string, ours, reference []Sample, limit float64) Row {
 	ref, ratio := Summarize(reference), Ratio(ours, reference)
 	row := Row{Name: name, Unit: "ms", Ours: Summarize(ours), Reference: &ref, Versus: versus, Ratio: &ratio}
@@ -44,18 +46,22 @@ func Compare(name, versus string, ours, reference []Sample, limit float64) Row {
 	return row
 }
 
-// Met reports whether the bar was reached. A row without one always is; one whose value is no
-// number never is.
+// Met reports whether the bar was met. A row without a bar meets it; a row whose value is not a number does not.
 func (r Row) Met() bool {
 	if r.Bar == nil {
 		return true
 	}
 	v := r.Ours.P50
-	if r.Bar.OfRatio {
+	if r.Bar.OfRatio || r.Bar.OfInterval {
 		if r.Ratio == nil {
 			return false
 		}
 		v = r.Ratio.Value
+	}
+	if r.Bar.OfInterval {
+		if v = r.Ratio.Low; r.Bar.AtLeast {
+			v = r.Ratio.High
+		}
 	}
 	if r.Bar.OfExcess {
 		if r.Reference == nil {
@@ -86,12 +92,15 @@ func (b *Bar) text(unit string) string {
 	if b == nil {
 		return "–"
 	}
-	sign := "≤"
+	sign, end := "≤", "low"
 	if b.AtLeast {
-		sign = "≥"
+		sign, end = "≥", "high"
 	}
-	if b.OfRatio {
+	if b.OfRatio || b.OfInterval {
 		unit = "×"
+	}
+	if b.OfInterval {
+		return fmt.Sprintf("%s end %s %s %s", end, sign, number(b.Limit), unit)
 	}
 	if b.OfExcess {
 		return fmt.Sprintf("%s reference + %s %s", sign, number(b.Limit), unit)
@@ -99,7 +108,7 @@ func (b *Bar) text(unit string) string {
 	return fmt.Sprintf("%s %s %s", sign, number(b.Limit), unit)
 }
 
-// number has three significant digits, more before the point, no exponent and no needless zeros.
+// number formats v with three significant digits, all digits before the point, no exponent and no trailing zeros.
 func number(v float64) string {
 	digits := 2
 	switch a := math.Abs(v); {
@@ -152,7 +161,7 @@ type Report struct {
 	Rows       []Row    `json:"rows"`
 }
 
-// Missed names the rows whose bar was not reached.
+// Missed returns the names of the rows whose bar was not met.
 func (r *Report) Missed() []string {
 	var names []string
 	for _, row := range r.Rows {
@@ -267,14 +276,14 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// JSON writes the report for programs. Figures that are no numbers make it fail: JSON has none.
+// JSON writes the report as JSON. It fails on figures that are not numbers, which JSON can not represent.
 func (r *Report) JSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
 }
 
-// The marks around what Update rewrites.
+// The marks around the part of a document that Update replaces.
 const (
 	beginMark = "<!-- bench:begin -->"
 	endMark   = "<!-- bench:end -->"

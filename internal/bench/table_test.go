@@ -11,6 +11,7 @@ import (
 
 func TestMet(t *testing.T) {
 	ratio := func(v float64) *Interval { return &Interval{Value: v} }
+	interval := func(low, high float64) *Interval { return &Interval{Value: (low + high) / 2, Low: low, High: high} }
 	for name, c := range map[string]struct {
 		row  Row
 		want bool
@@ -23,6 +24,11 @@ func TestMet(t *testing.T) {
 		"ratio, met":           {Row{Ours: Stat{P50: 100}, Ratio: ratio(0.9), Bar: &Bar{Limit: 0.9, OfRatio: true}}, true},
 		"ratio, missed":        {Row{Ours: Stat{P50: 0.1}, Ratio: ratio(0.91), Bar: &Bar{Limit: 0.9, OfRatio: true}}, false},
 		"ratio that is absent": {Row{Bar: &Bar{Limit: 1, OfRatio: true}}, false},
+		"interval around it":   {Row{Ratio: interval(1.04, 1.2), Bar: &Bar{Limit: 1.05, OfInterval: true}}, true},
+		"interval above it":    {Row{Ratio: interval(1.06, 1.2), Bar: &Bar{Limit: 1.05, OfInterval: true}}, false},
+		"interval below it":    {Row{Ratio: interval(0.5, 0.9), Bar: &Bar{Limit: 0.95, OfInterval: true, AtLeast: true}}, false},
+		"interval, no number":  {Row{Ratio: interval(math.NaN(), math.NaN()), Bar: &Bar{Limit: 1, OfInterval: true}}, false},
+		"no interval":          {Row{Bar: &Bar{Limit: 1, OfInterval: true}}, false},
 		"no number":            {Row{Ours: Stat{P50: math.NaN()}, Bar: &Bar{Limit: 1}}, false},
 		"infinite":             {Row{Ours: Stat{P50: math.Inf(1)}, Bar: &Bar{Limit: 1, AtLeast: true}}, false},
 	} {

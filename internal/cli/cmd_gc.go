@@ -30,7 +30,7 @@ func (c *Invocation) newGC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "gc [flags]",
 		Long: `Finds what sandbox-run left behind when it was killed, and removes it: control
-groups, directories, mounts; of images, downloads that nobody has gone on with for a
+groups, directories, mounts; of images, downloads that were not continued for a
 day, builds that were killed, and what belongs to no image. What is in use is never
 touched. Every start does the same for sandboxes, and every build for builds; this is
 for machines that will not start another one soon.`,

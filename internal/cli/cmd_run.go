@@ -41,9 +41,9 @@ type runOptions struct {
 	copyOuts []copyOut
 }
 
-const rootLong = `Runs code that nobody has vouched for in a fresh Linux sandbox: isolated, limited,
-watched, and gone afterwards. What it prints is passed on while it prints it; the exit
-code is its own.
+const rootLong = `Runs untrusted code in a fresh Linux sandbox: isolated, limited, measured, and removed
+afterwards. The program's output is passed on while it runs; the exit code is the
+program's own.
 
 The code is a FILE, a DIRectory with a program in it, what --code or --file say, or
 standard input (-). When it comes from elsewhere, standard input is the program's.

@@ -56,7 +56,7 @@ func (c *Invocation) writeHelp(to io.Writer, cmd *cobra.Command) error {
 func firstFlag(cmd *cobra.Command) string {
 	name := ""
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if name == "" && f.Name != "help" && len(f.Annotations[NoVariable]) == 0 {
+		if name == "" && FlagVariable(f) != "" {
 			name = f.Name
 		}
 	})

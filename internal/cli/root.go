@@ -109,12 +109,15 @@ func run(full *Full, args []string, std Streams) int {
 	return c.Code
 }
 
+// NewTree returns the command tree of the full executable. It is for reading: its commands are not to be executed.
+func NewTree(f Full) *cobra.Command { return (&Invocation{full: &f}).newRoot() }
+
 func (c *Invocation) newRoot() *cobra.Command {
 	var version bool
 	var o *runOptions
 	root := &cobra.Command{
 		Use:           CommandName + " [flags] [FILE|DIR|-] [-- ARGUMENT...]",
-		Short:         "Run code nobody has vouched for, in fresh sandboxes",
+		Short:         "Run untrusted code in fresh sandboxes",
 		Long:          rootLong,
 		Example:       rootExample,
 		SilenceErrors: true, // fail reports them, as text or as JSON
@@ -337,6 +340,7 @@ func failure(err error, code int) failureDocument {
 func (c *Invocation) newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:  "version",
+		Long: "Prints the version of this executable, the commit and the Go version that it was built with,\nand its platform.",
 		RunE: func(*cobra.Command, []string) error { return c.printVersion() },
 	}
 }

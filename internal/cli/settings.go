@@ -97,6 +97,15 @@ func EnvironmentName(flag string) string {
 // NoVariable marks flags that have none: what is called so elsewhere is something else.
 const NoVariable = "no-variable"
 
+// FlagVariable returns the variable that gives a flag its default, or "" if the flag has none.
+func FlagVariable(f *pflag.Flag) string {
+	// Two flags are no settings; a variable called after the second is likely to mean something else.
+	if f.Name == "help" || f.Name == "version" || len(f.Annotations[NoVariable]) > 0 {
+		return ""
+	}
+	return EnvironmentName(f.Name)
+}
+
 // fromVariable marks flags whose value came from the environment, so that errors name the source.
 const fromVariable = "from-variable"
 
@@ -105,11 +114,10 @@ const fromVariable = "from-variable"
 func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), hint string) error {
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
-		// Two flags are no settings; a variable called after the second is likely to mean something else.
-		if f.Changed || f.Name == "help" || f.Name == "version" || failed != nil || len(f.Annotations[NoVariable]) > 0 {
+		name := FlagVariable(f)
+		if f.Changed || name == "" || failed != nil {
 			return
 		}
-		name := EnvironmentName(f.Name)
 		value, _ := lookup(name)
 		if value == "" {
 			return

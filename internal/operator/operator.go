@@ -1,5 +1,5 @@
-// Package operator has the settings of a server as data: where the server listens, what requests may ask for, what of the host
-// they may have, how much runs at a time, what the server keeps.
+// Package operator has the settings of a server as data: addresses, ceilings of requests, access to the host, load, warm starts and
+// storage.
 //
 // Place in the flow. internal/cli reads the settings from flags, variables and a file; internal/serve makes a server from them.
 // The package imports only the types of pkg/sandbox, so that both executables can have the same command line.

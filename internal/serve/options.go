@@ -7,19 +7,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Options say how to serve.
+// Options configure Serve and Check.
 type Options struct {
 	Settings *operator.Settings
-	// Again reads the settings once more, after SIGHUP.
+	// Again reads the settings anew after SIGHUP.
 	Again   func() (*operator.Settings, error)
 	Version string
-	// Err is where logs go, as JSON, and the line that says it is ready.
+	// Err receives the log as JSON, and one line when the server accepts requests.
 	Err io.Writer
 	// Exit ends the process at once, after repeated signals.
 	Exit func(code int)
 }
 
-// Report is what a server would be.
+// Report describes the server that Serve would start.
 type Report struct {
 	Listen  []Address    `json:"listen"`
 	Keys    int          `json:"keys"`
@@ -29,10 +29,10 @@ type Report struct {
 	Notes   []string     `json:"notes"`
 }
 
-// Address is one place that a server is reached at.
+// Address is one address of a server.
 type Address struct {
 	Address string `json:"address"`
 	Kind    string `json:"kind"` // unix, loopback or exposed
 	TLS     bool   `json:"tls"`
-	Keys    bool   `json:"keys"` // whether a key is needed there
+	Keys    bool   `json:"keys"` // requests need a key
 }

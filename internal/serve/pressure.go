@@ -12,13 +12,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Promised memory may exceed what the machine has: compilers count for less than they may take, and other programs need memory, too. So the
+// Promised memory may exceed that of the machine: compilers count for less than their limit, and other programs need memory, too. So the
 // server samples the available memory. Below the first mark it shrinks the pool by half at each sample; below the second it admits no runs:
 //
 //	left of the machine     1/16 ─────────────── 1/32 ───────────── 0
 //	                     ample    │ the pool shrinks │ and runs are refused
 //
-// A level ends only when half as much again is free, so that it does not oscillate.
+// A level ends only when 1.5 times its mark is free, so that it does not oscillate.
 //
 // Memory stalls (PSI) count only below the first mark: one program that thrashes at its own limit raises them for the whole machine, and
 // must not stop the runs of others.

@@ -56,7 +56,7 @@ func openStack(ctx context.Context, s *operator.Settings, log *slog.Logger, busy
 func newStack(ctx context.Context, s *operator.Settings, b sandbox.Backend, chosen string, auditLog *audit.Log, log *slog.Logger,
 	busy func() bool) (*stack, error) {
 	e := &stack{settings: s, log: log, name: b.Name(), tier: b.Probe(ctx).Tier, backend: b, audit: auditLog, others: map[[2]string]*stack{}}
-	if _, keeps := b.(sandbox.ImageKeeper); !s.NoWarm && !keeps { // such a backend keeps warm containers itself
+	if _, keeps := b.(sandbox.ImageKeeper); !s.NoWarm && !keeps { // an ImageKeeper keeps warm containers itself
 		o := pool.Options{Memory: s.WarmMemory, CPU: s.WarmCPUs, Busy: busy, OnFailure: logColdStarts(log)}
 		if s.WarmPerKey {
 			o.PerTenant = keyLabel
@@ -108,7 +108,7 @@ func (e *stack) logPreparationFailure(f executor.PreparationFailure) {
 		"what", f.What, "error", f.Error, "attempts", f.Attempts, "retry_at", f.Next())
 }
 
-// retryEvery is how often due retries of failed preparations are looked for; the executor decides when one is due.
+// retryEvery is the interval at which warm asks the executor to retry failed preparations. The executor decides whether a retry is due.
 const retryEvery = 15 * time.Second
 
 // warm prepares the configured languages, and retries failed preparations until ctx ends.
@@ -178,7 +178,7 @@ func openAudit(path string, log *slog.Logger) (*audit.Log, error) {
 		return nil, nil
 	}
 	auditLog, err := audit.Open(path, audit.Options{})
-	if err != nil && path == "" { // the default log has no place, and none was requested
+	if err != nil && path == "" { // the operator did not request a log
 		log.Warn("audit log unavailable, running without", "error", err.Error())
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-// Package yamlite reads the YAML that people write by hand: settings, test cases, the heads of templates.
+// Package yamlite reads YAML that is written by hand: settings, test cases, the heads of templates.
 //
 // It is the lowest layer of every reader of such files, beside encoding/json, and imports none of our packages. Libraries were
 // measured first (2026-11):
@@ -7,7 +7,7 @@
 //     Both read YAML 1.1: JSON's escapes \/ and \ud83d\ude00 are errors, U+0085 and U+2028 end lines. Errors of v3 name a
 //     wrong line in 7 of 18 broken files; v4 is not released yet. Their initialisers take 0.1 ms at every start of the
 //     thin executable, all others together 0.4 ms.
-//   - goccy/go-yaml 1.19.2 needs time by the square of nested brackets and of nested "- ": 1.4 s for 64 KiB.
+//   - goccy/go-yaml 1.19.2 needs quadratic time for nested brackets and for nested "- ": 1.4 s for 64 KiB.
 //
 // This reader has no initialisers, and its time is linear.
 //

@@ -172,9 +172,9 @@ type resultSchema struct {
 
 // eventSchema is executor.Event as JSON, together with the other lines of a stream.
 type eventSchema struct {
-	Seq       uint64             `json:"seq,omitempty" doc:"1, 2, 3 … without gaps; left out of what is no event."`
+	Seq       uint64             `json:"seq,omitempty" doc:"1, 2, 3 … without gaps. gap, error, receipt and ack are no events and have none."`
 	Time      time.Time          `json:"time,omitzero"`
-	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,result,gap,error,receipt,ack" doc:"What it carries. gap, error, receipt and ack are no events and have no number."`
+	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,result,gap,error,receipt,ack" doc:"What it carries."`
 	Offset    uint64             `json:"offset,omitempty" doc:"Of data in its stream."`
 	Phase     string             `json:"phase,omitempty"`
 	Data      string             `json:"data,omitempty" doc:"stdout and stderr: the bytes, exactly."`

@@ -92,7 +92,10 @@ public class Main {
     var n = new AtomicInteger();
     var all = new Thread[100];
     var open = new CountDownLatch(1);
-    for (int i = 0; i < all.length; i++) { all[i] = new Thread(() -> { try { open.await(); } catch (InterruptedException e) {} n.incrementAndGet(); }); all[i].start(); }
+    for (int i = 0; i < all.length; i++) {
+      all[i] = new Thread(() -> { try { open.await(); } catch (InterruptedException e) {} n.incrementAndGet(); });
+      all[i].start();
+    }
     open.countDown();
     for (var t : all) t.join();
     var p = new ProcessBuilder("echo", "child").start();

@@ -291,7 +291,8 @@ func TestTypeScript(t *testing.T) {
 		{name: "single file", req: Request{Code: "const x: number = 42; console.log(x)"}, want: want{stdout: "42\n", silent: true}},
 		{name: "enums and JSX", req: Request{Name: "main.tsx",
 			Code: "enum E { A = 1, B }\nconst enum C { X = 'x' }\n" +
-				"const React = {createElement: (t: string, p: unknown, ...c: string[]) => t + c.join('')};\nconsole.log(E.B, E[1], C.X, <div>hi</div>)"}, want: want{stdout: "2 A x divhi\n"}},
+				"const React = {createElement: (t: string, p: unknown, ...c: string[]) => t + c.join('')};\n" +
+				"console.log(E.B, E[1], C.X, <div>hi</div>)"}, want: want{stdout: "2 A x divhi\n"}},
 		{name: "several files",
 			req: Request{Files: tree("main.ts", "import {f} from './lib/util';\nimport data from './d.json';\nconsole.log(f<number>(data.x))",
 				"lib/util.ts", "export function f<T>(x: T): T { return x }", "d.json", `{"x":3}`)}, want: want{stdout: "3\n"}},

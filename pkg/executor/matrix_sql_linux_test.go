@@ -54,7 +54,8 @@ func TestSQLite(t *testing.T) {
 			req: Request{Code: "create table t(id integer, name text);\ninsert into t values (1,'one'),(22,'zwei');\n" +
 				"select * from t order by id;\nselect count(*) as n from t;"},
 			want: want{stdout: " id | name \n----+------\n  1 | one\n 22 | zwei\n(2 rows)\n\n n \n---\n 2\n(1 row)\n\n", silent: true},
-			more: tables(`[{"columns":["id","name"],"rows":[[1,"one"],[22,"zwei"]],"rows_total":2,"truncated":false},{"columns":["n"],"rows":[[2]],"rows_total":1,"truncated":false}]`)},
+			more: tables(`[{"columns":["id","name"],"rows":[[1,"one"],[22,"zwei"]],"rows_total":2,"truncated":false},` +
+				`{"columns":["n"],"rows":[[2]],"rows_total":1,"truncated":false}]`)},
 		{name: "version", req: Request{Code: "select sqlite_version() as v"}, more: func(t *testing.T, r *Result) {
 			if len(r.Tables) != 1 || r.Tables[0].Rows[0][0] != r.Version || r.Version != sql.Version {
 				t.Errorf("the kit has %+v, and %q is what we say", r.Tables, r.Version)
@@ -90,7 +91,10 @@ func TestSQLite(t *testing.T) {
 				}
 			}},
 		{name: "functions",
-			req: Request{Code: `select json_extract('{"a":[1,2]}', '$.a[1]') as j, sum(x) over (order by x) as w from (select 1 as x union select 2) order by w desc limit 1; with recursive c(n) as (select 1 union all select n+1 from c where n < 5) select group_concat(n) from c;`}, want: want{has: []string{"2", "1,2,3,4,5"}}},
+			req: Request{Code: `select json_extract('{"a":[1,2]}', '$.a[1]') as j, sum(x) over (order by x) as w
+				from (select 1 as x union select 2) order by w desc limit 1;
+				with recursive c(n) as (select 1 union all select n+1 from c where n < 5) select group_concat(n) from c;`},
+			want: want{has: []string{"2", "1,2,3,4,5"}}},
 		{name: "files", req: Request{Code: "attach 'out.db' as o; create table o.t as select 42 as x;",
 			Outputs: sandbox.Selection{Patterns: []string{"out.db"}}}, more: func(t *testing.T, r *Result) {
 			if len(r.Files) != 1 || !strings.HasPrefix(string(r.Files[0].Data), "SQLite format 3") {
@@ -157,7 +161,10 @@ func TestPostgres(t *testing.T) {
 		{name: "error", req: Request{Code: "select 1;\nselect 1/0;\nselect 3;"},
 			want: want{verdict: nonzero, said: []string{"/workspace/main.sql:2: ERROR:  division by zero"}}},
 		{name: "what only it can",
-			req: Request{Code: `do $$ begin raise notice 'from plpgsql'; end $$; create function f(x int) returns int language sql as 'select x*2'; select f(21), '{"a":[1,2]}'::jsonb #> '{a,1}', array_agg(x) from generate_series(1,3) x;`}, want: want{has: []string{"42", "{1,2,3}"}, said: []string{"from plpgsql"}}},
+			req: Request{Code: `do $$ begin raise notice 'from plpgsql'; end $$;
+				create function f(x int) returns int language sql as 'select x*2';
+				select f(21), '{"a":[1,2]}'::jsonb #> '{a,1}', array_agg(x) from generate_series(1,3) x;`},
+			want: want{has: []string{"42", "{1,2,3}"}, said: []string{"from plpgsql"}}},
 		{name: "Unicode", req: Request{Code: "select 'grüße 日本 🎉' as s, length('日本') as n"}, want: want{has: []string{"grüße 日本 🎉", "2"}}},
 		{name: "files", req: Request{Code: `\copy (select x, x*x from generate_series(1,3) x) to 'squares.csv' csv`,
 			Outputs: sandbox.Selection{Patterns: []string{"*.csv"}}}, want: want{files: map[string]string{"squares.csv": "1,1\n2,4\n3,9\n"}}},

@@ -106,8 +106,11 @@ func TestAheadOfTime(t *testing.T) {
 func TestAheadLeavesNothing(t *testing.T) {
 	e, p := pooledEngine(t)
 	secret := "hunter2-" + t.Name()
-	leave := `const fs = require("fs"); for (const d of ["/tmp", "/home/sandbox", "/workspace", "/dev/shm"]) fs.writeFileSync(d + "/left", process.env.SECRET); console.log(process.argv[2], process.env.SECRET)`
-	look := `const fs = require("fs"); for (const d of ["/tmp", "/home/sandbox", "/workspace", "/dev/shm"]) console.log(d, fs.readdirSync(d)); console.log(process.argv.slice(2), Object.keys(process.env), fs.readFileSync("/proc/self/environ", "latin1"), fs.readFileSync("/proc/self/cmdline", "latin1"), require("child_process").execSync("env; cat /proc/*/environ /proc/*/cmdline", { maxBuffer: 1 << 24 }).toString("latin1"))`
+	const each = `const fs = require("fs"); for (const d of ["/tmp", "/home/sandbox", "/workspace", "/dev/shm"]) `
+	leave := each + `fs.writeFileSync(d + "/left", process.env.SECRET); console.log(process.argv[2], process.env.SECRET)`
+	look := each + `console.log(d, fs.readdirSync(d)); console.log(process.argv.slice(2), Object.keys(process.env), ` +
+		`fs.readFileSync("/proc/self/environ", "latin1"), fs.readFileSync("/proc/self/cmdline", "latin1"), require("child_process").` +
+		`execSync("env; cat /proc/*/environ /proc/*/cmdline", { maxBuffer: 1 << 24 }).toString("latin1"))`
 	for range 3 {
 		res := execute(t, e, p, Request{Language: "javascript", Code: leave, Args: []string{secret}, Env: map[string]string{"SECRET": secret}})
 		if want := secret + " " + secret + "\n"; string(res.Stdout.Bytes()) != want {
@@ -127,7 +130,8 @@ func TestAheadChance(t *testing.T) {
 	seen := map[string]int{}
 	for range 4 {
 		res := execute(t, e, p, Request{Language: "javascript",
-			Code: `const c = require("crypto"); console.log(Math.random(), c.randomUUID(), c.randomBytes(8).toString("hex"), crypto.getRandomValues(new Uint32Array(2)).join("-"))`})
+			Code: `const c = require("crypto"); console.log(Math.random(), c.randomUUID(), c.randomBytes(8).toString("hex"), ` +
+				`crypto.getRandomValues(new Uint32Array(2)).join("-"))`})
 		for _, word := range strings.Fields(string(res.Stdout.Bytes())) {
 			if seen[word]++; seen[word] > 1 {
 				t.Errorf("%s twice", word)
@@ -144,15 +148,31 @@ const postureProgram = `
 const fs = require("fs"), cp = require("child_process");
 const tell = (name, text) => console.log("## " + name + "\n" + text);
 const read = (f) => { try { return fs.readFileSync(f, "latin1"); } catch (e) { return e.code; } };
-tell("status", read("/proc/self/status").split("\n").filter((l) => !/^(Name|Pid|NSpid|Tgid|NStgid|NSpgid|NSsid|Ngid|PPid|Vm|Rss|HugetlbPages|voluntary|nonvoluntary|Cpus_allowed|Mems_allowed)/.test(l)).join("\n"));
-for (const f of ["limits", "cgroup", "oom_score_adj", "oom_adj", "uid_map", "gid_map", "setgroups", "personality", "coredump_filter", "timerslack_ns", "loginuid", "sessionid", "comm", "attr/current", "environ", "cmdline", "timens_offsets", "autogroup"]) tell(f, f === "environ" ? read("/proc/self/environ").replace(/\0+$/, "") : f === "uid_map" || f === "gid_map" ? read("/proc/self/" + f).replace(/\d+/g, (n) => (n > 65536 ? "N" : n)) : f === "autogroup" ? "" : read("/proc/self/" + f));
-tell("mounts", read("/proc/self/mountinfo").split("\n").map((l) => l.replace(/^\d+ \d+ \d+:\d+/, "").replace(/(master|shared):\d+/g, "").replace(/\/dev\/loop\d+/g, "loop").replace(/lowerdir=[^, ]*/g, "").replace(/inode64|[ug]id=\d+|lowerdir\S*/g, "")).join("\n"));
+const varying = new RegExp("^(Name|Pid|NSpid|Tgid|NStgid|NSpgid|NSsid|Ngid|PPid|Vm|Rss|HugetlbPages|voluntary|nonvoluntary|" +
+  "Cpus_allowed|Mems_allowed)");
+tell("status", read("/proc/self/status").split("\n").filter((l) => !varying.test(l)).join("\n"));
+for (const f of ["limits", "cgroup", "oom_score_adj", "oom_adj", "uid_map", "gid_map", "setgroups", "personality", "coredump_filter",
+  "timerslack_ns", "loginuid", "sessionid", "comm", "attr/current", "environ", "cmdline", "timens_offsets", "autogroup"]) {
+  const text = read("/proc/self/" + f);
+  tell(f, f === "environ" ? text.replace(/\0+$/, "") :
+    f === "uid_map" || f === "gid_map" ? text.replace(/\d+/g, (n) => (n > 65536 ? "N" : n)) : f === "autogroup" ? "" : text);
+}
+tell("mounts", read("/proc/self/mountinfo").split("\n").map((l) => l.replace(/^\d+ \d+ \d+:\d+/, "").
+  replace(/(master|shared):\d+/g, "").replace(/\/dev\/loop\d+/g, "loop").
+  replace(/lowerdir=[^, ]*/g, "").replace(/inode64|[ug]id=\d+|lowerdir\S*/g, "")).join("\n"));
 tell("ns", fs.readdirSync("/proc/self/ns").join(" "));
-tell("fd", fs.readdirSync("/proc/self/fd").map((n) => { try { return n + " " + fs.readlinkSync("/proc/self/fd/" + n).replace(/\d{3,}/g, "N") + " " + read("/proc/self/fdinfo/" + n).match(/flags:\s*(\d+)/)[1]; } catch { return ""; } }).filter(Boolean).join("\n"));
+tell("fd", fs.readdirSync("/proc/self/fd").map((n) => { try {
+  return n + " " + fs.readlinkSync("/proc/self/fd/" + n).replace(/\d{3,}/g, "N") + " " +
+    read("/proc/self/fdinfo/" + n).match(/flags:\s*(\d+)/)[1];
+} catch { return ""; } }).filter(Boolean).join("\n"));
 tell("threads", fs.readdirSync("/proc/self/task").map((t) => read("/proc/self/task/" + t + "/comm").trim()).sort().join(" "));
 tell("root", [fs.readlinkSync("/proc/self/root"), fs.readlinkSync("/proc/self/cwd"), fs.readlinkSync("/proc/self/exe")].join(" "));
-tell("stat", (() => { const f = read("/proc/self/stat"); const a = f.slice(f.lastIndexOf(")") + 2).split(" "); return ["tty", a[4], "flags", a[6], "prio", a[15], a[16], "threads", a[17], "signal", a[35], "policy", a[38]].join(" "); })());
-tell("sh", cp.execSync("ulimit -a; ulimit -Ha; umask; id; hostname; uname -sm; ls -lan / /dev /workspace /tmp /home/sandbox /opt /opt/sandbox-run | sed -E 's/[A-Z][a-z]{2} +[0-9]+ +[0-9:]+//; s/^total.*//; s/^(dr-xr-xr-x +)[0-9]+( .* proc)$/\\1N\\2/; s/ +/ /g'; cat /proc/net/dev; ls /proc | grep -v '^[0-9]'; ls /sys; cat /proc/sys/kernel/hostname; grep -E '^Sig|^Cap|^Sec|^NoN' /proc/self/status", { stdio: ["ignore", "pipe", "pipe"] }).toString());
+tell("stat", (() => { const f = read("/proc/self/stat"); const a = f.slice(f.lastIndexOf(")") + 2).split(" ");
+  return ["tty", a[4], "flags", a[6], "prio", a[15], a[16], "threads", a[17], "signal", a[35], "policy", a[38]].join(" "); })());
+tell("sh", cp.execSync("ulimit -a; ulimit -Ha; umask; id; hostname; uname -sm; " +
+  "ls -lan / /dev /workspace /tmp /home/sandbox /opt /opt/sandbox-run | sed -E 's/[A-Z][a-z]{2} +[0-9]+ +[0-9:]+//; s/^total.*//; " +
+  "s/^(dr-xr-xr-x +)[0-9]+( .* proc)$/\\1N\\2/; s/ +/ /g'; cat /proc/net/dev; ls /proc | grep -v '^[0-9]'; ls /sys; " +
+  "cat /proc/sys/kernel/hostname; grep -E '^Sig|^Cap|^Sec|^NoN' /proc/self/status", { stdio: ["ignore", "pipe", "pipe"] }).toString());
 `
 
 // A process that has waited stands in the very walls of one that has not (D11, W3).

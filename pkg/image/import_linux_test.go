@@ -280,7 +280,8 @@ func busyRoot(t testing.TB) []byte {
 	libs=$(for b in $bins; do ldd /$b; done | grep -o '/[^ ]*\.so[^ ]*' | sort -u)
 	set --
 	for l in $libs; do r=$(readlink -f $l); set -- "$@" "${r#/}" "usr${l#/usr}"; done
-	tar -c --numeric-owner --owner=0 --group=0 --no-recursion --ignore-failed-read bin lib lib64 usr usr/bin usr/lib $bins $(printf '%s\n' "$@" | sort -u) 2>/dev/null`
+	tar -c --numeric-owner --owner=0 --group=0 --no-recursion --ignore-failed-read bin lib lib64 usr usr/bin usr/lib $bins \
+		$(printf '%s\n' "$@" | sort -u) 2>/dev/null`
 	out, err := exec.Command("sh", "-c", script).Output()
 	if err != nil {
 		t.Fatalf("tar: %v", err)

@@ -45,7 +45,9 @@ func testInASandbox(t *testing.T, tier sandbox.Tier) {
 			owned(withMode(file("home/app/f", "at home\n"), 0o640), 1000, 1000),
 			owned(withMode(file("secret", "of root\n"), 0o600), 0, 0)),
 		archive(t, file(".wh.gone", "")))
-	const script = `cat /message /private /home/app/f; test -e /gone && echo gone is there; id -u; (echo x >/message) 2>/dev/null && echo written; (echo x >/private) 2>/dev/null && echo written; ls -d /proc/self /dev/null >/dev/null && echo mounted`
+	const script = `cat /message /private /home/app/f; test -e /gone && echo gone is there; id -u
+		(echo x >/message) 2>/dev/null && echo written; (echo x >/private) 2>/dev/null && echo written
+		ls -d /proc/self /dev/null >/dev/null && echo mounted`
 	got := runOn(t, s, img, sandbox.Spec{Require: tier}, script)
 	if got != "from an image\nof user 1000\nat home\n1000\nmounted\n" {
 		t.Errorf("%q", got)

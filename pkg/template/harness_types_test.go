@@ -63,7 +63,8 @@ func main() { panic("never") }
 			"type": "FAIL argument 1 is no string", "few": "FAIL"}},
 		{"references", "rust", "longest", `
 use std::collections::HashMap;
-fn longest<'a>(words: &[String], all: &'a str, n: u8, m: HashMap<String, Vec<i32>>, o: Option<f64>) -> Result<(usize, &'a str, Option<f64>, i32), String> {
+fn longest<'a>(words: &[String], all: &'a str, n: u8, m: HashMap<String, Vec<i32>>, o: Option<f64>)
+    -> Result<(usize, &'a str, Option<f64>, i32), String> {
     if n == 0 { return Err("zero".to_string()); }
     Ok((words.len(), all, o.map(|x| x * 2.0), m.values().flatten().sum()))
 }

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunAlone runs a command in a process group of its own and ends all of its processes: shims are scripts that start others. The
-// command dies with this process. Only ctx ends it early; cmd has no context of its own.
+// RunAlone runs a command in a process group of its own and ends all processes of the group: a shim is a script that starts other
+// programs. The command dies with this process. Only ctx ends it early; cmd must not have a context.
 func RunAlone(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// Pdeathsig watches the thread that started the child, so this goroutine keeps its thread until the end.
+	// The kernel sends Pdeathsig when the thread that started the child ends, so this goroutine keeps its thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

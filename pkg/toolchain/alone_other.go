@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// RunAlone runs a command, and ends it with its context.
+// RunAlone runs a command, and ends it when ctx does.
 func RunAlone(ctx context.Context, cmd *exec.Cmd) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// usualLibraries are where every loader looks, configured or not.
+// usualLibraries are the directories that every loader searches without configuration.
 var usualLibraries = []string{"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"}
 
-// Closure lists what of the host a root must have so that these programs run in it, under these names, and no others do: the links on the
-// way to them, the files themselves, the loader and the libraries they are linked with, and for a script its interpreter. Every
-// path is either a link or free of them. What a program opens while it runs (data, plug-ins) is not in it.
+// Closure lists the paths of the host that a root must have so that exactly these programs run in it, under these names: the links to
+// them, their files, the loader and the libraries they are linked with, and the interpreter of a script. A path is a link or contains
+// none. Files that a program opens at run time (data, plug-ins) are not listed.
 func Closure(programs []string) ([]string, error) {
 	c := closure{paths: map[string]bool{}}
 	for _, p := range programs {
@@ -24,11 +24,11 @@ func Closure(programs []string) ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", p, err)
 		}
 		c.add(r)
-		if err := c.needs(r, nil, 0); err != nil {
+		if err := c.addNeeded(r, nil, 0); err != nil {
 			return nil, fmt.Errorf("%s: %w", p, err)
 		}
 	}
-	// Without its index a loader finds only what lies in its usual places.
+	// Without ld.so.cache a loader searches its usual directories only.
 	if r, err := resolve("/etc/ld.so.cache"); err == nil && r.info.Mode().IsRegular() {
 		c.add(r)
 	}
@@ -40,13 +40,13 @@ func Closure(programs []string) ([]string, error) {
 	return paths, nil
 }
 
-// closure is one under way.
+// closure collects the paths of a Closure.
 type closure struct {
 	paths      map[string]bool
 	configured []string
 }
 
-// add shows a file and the links to it, and reports whether it is new.
+// add adds a file and the links to it, and reports whether the file is new.
 func (c *closure) add(r Program) bool {
 	for _, l := range r.links {
 		c.paths[l] = true
@@ -56,10 +56,10 @@ func (c *closure) add(r Program) bool {
 	return !known
 }
 
-const maxInterpreters = 4 // the kernel's own bound on scripts that are run by scripts
+const maxInterpreters = 4 // the kernel's bound on scripts that are interpreters of scripts
 
-// needs adds what a file can not be started without.
-func (c *closure) needs(r Program, search []string, depth int) error {
+// addNeeded adds the interpreter, or the loader and libraries, of a file.
+func (c *closure) addNeeded(r Program, search []string, depth int) error {
 	if interpreter, ok := scriptOf(r.real); ok {
 		if depth++; depth > maxInterpreters {
 			return fmt.Errorf("its interpreters have interpreters")
@@ -69,7 +69,7 @@ func (c *closure) needs(r Program, search []string, depth int) error {
 			return fmt.Errorf("a script of %s: %w", interpreter, err)
 		}
 		c.add(by)
-		return c.needs(by, nil, depth)
+		return c.addNeeded(by, nil, depth)
 	}
 	l, err := linkageOf(r.real)
 	if err != nil {
@@ -102,17 +102,17 @@ func (c *closure) library(name string, search []string, depth int) error {
 	for _, dir := range places {
 		r, err := resolve(filepath.Join(dir, name))
 		if err != nil {
-			continue // the loader names what it misses better, and some have no file at all
+			continue // the loader reports a missing library, and some libraries have no file
 		}
 		if c.add(r) {
-			return c.needs(r, search, depth)
+			return c.addNeeded(r, search, depth)
 		}
 		break
 	}
 	return nil
 }
 
-// searched are the directories that a file itself tells the loader to look in.
+// searched returns the directories that a file names for its loader.
 func (l linkage) searched(file string) (dirs []string) {
 	for _, dir := range l.search {
 		for _, origin := range []string{"$ORIGIN", "${ORIGIN}"} {
@@ -125,7 +125,7 @@ func (l linkage) searched(file string) (dirs []string) {
 	return dirs
 }
 
-// scriptOf is the interpreter that a script's first line names.
+// scriptOf returns the interpreter in a script's first line.
 func scriptOf(p string) (interpreter string, ok bool) {
 	f, err := os.Open(p)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // Custom is a toolchain that a languages.yaml describes.
 type Custom struct {
 	Name string
-	// Programs are names to look for on PATH, or absolute paths. The first is the main one; all must be there.
+	// Programs are names on PATH or absolute paths. The first is the main one; all must exist.
 	Programs []string
 	// VersionCommand prints the version; its first word may name one of the programs. Empty: no version.
 	VersionCommand []string
@@ -69,7 +69,7 @@ func (c *Custom) query(s *Search, found Program) (*Toolchain, error) {
 	t := &Toolchain{Path: found.Inside(), Home: filepath.Dir(found.real), Programs: map[string]string{}}
 	t.Programs[filepath.Base(c.Programs[0])] = t.Path
 	for _, p := range c.Programs[1:] {
-		if !s.Sees() { // whether it is there shows when it is run
+		if !s.Sees() { // only running the program shows whether it exists
 			t.Programs[filepath.Base(p)] = p
 			continue
 		}
@@ -79,7 +79,7 @@ func (c *Custom) query(s *Search, found Program) (*Toolchain, error) {
 		}
 		t.Programs[filepath.Base(p)] = r.Inside()
 	}
-	if err := c.queryVersion(s, found, t); err != nil || s.InImage() { // paths of the host have no place in an image
+	if err := c.queryVersion(s, found, t); err != nil || s.InImage() { // an image shows no paths of the host
 		return t, err
 	}
 	v := s.View()
@@ -116,7 +116,7 @@ func (c *Custom) queryVersion(s *Search, found Program, t *Toolchain) error {
 	if err != nil {
 		return err
 	}
-	if t.Version = cmp.Or(Version(answer.Stdout), Version(answer.Stderr)); t.Version == "" { // many print it on standard error
+	if t.Version = cmp.Or(Version(answer.Stdout), Version(answer.Stderr)); t.Version == "" { // many programs print it on standard error
 		return errors.New("prints no version")
 	}
 	return nil

@@ -1,35 +1,33 @@
-// Package toolchain finds the language toolchains of this machine behind whatever stands in front of them (pyenv, rustup, nvm, sdkman,
-// asdf, update-alternatives, virtual environments, Homebrew, Nix), and says which paths of the host a sandbox has to show for them to
-// work, so that it shows those and no others.
+// Package toolchain finds the language toolchains of this machine, also behind the shims and links of pyenv, rustup, nvm, sdkman, asdf,
+// update-alternatives, virtual environments, Homebrew and Nix. It lists the paths of the host that a toolchain needs, so that a sandbox
+// shows those and no others.
 //
 // Place in the flow. The executor gives a [Finder] the [Description] of a language's toolchain and builds its plan with the result:
 // programs by their paths inside, mounts for the root, a version for the result, an ID for the key of its compile cache. One description
-// serves this machine and images. On the host only the user's own programs run, from their own PATH; programs of an image run in
-// sandboxes.
+// serves this machine and images. On the host a search runs only programs of the user's PATH; programs of an image run in sandboxes.
 //
 //	PATH, usual places ──► candidates ──► trusted? ──► queried ──► view: mounts, aliases, libraries ──► Toolchain
 //	                                                                                                   store ◄──────────┘
 //
-// Lifecycle. A Finder holds nothing open. What it finds is kept in a file of the user's (see [DefaultStore]) together with stamps of
-// every file and every absence that led there; the next process compares the stamps, which costs a look-up each, and queries nothing.
-// What is not found is looked for again each time.
+// Lifecycle. A Finder has no open files. A file of the user (see [DefaultStore]) keeps each found toolchain with a stamp of every file
+// that the search read and every path that it found absent. The next process compares the stamps, one stat each, and runs no program. A
+// toolchain that is missing is searched for each time.
 //
-// Concurrency. A Finder may be used from any number of goroutines, a store by any number of processes: it is replaced as a whole, and of
-// two writers the later wins, at the price of one more search.
+// Concurrency. Any number of goroutines may use a Finder, and any number of processes a store. A writer replaces the whole store; of two
+// concurrent writers the later one wins, and the other record costs one more search.
 //
-// Limits. A program is queried with an environment of a few chosen variables, in the directory /, for ten seconds and 64 KiB of answer at
-// most, so that no project's files have a say and nothing is downloaded. Directories that others may write to supply nothing. A process
-// that can change the user's own files can change what is found: no control protects users from themselves. Which directories every
-// sandbox shows anyway is known here (sandbox.HostDirs).
+// Limits. A queried program has a few chosen variables, the directory /, ten seconds and 64 KiB of output, so that a project's files have
+// no influence and nothing is downloaded. Programs in directories that other users can write to are ignored. A process that can change the
+// user's own files can change the result. Paths below sandbox.HostDirs need no mount, because every sandbox shows them.
 //
-// Candidates. The first program along PATH, then the usual places (directories of version managers, /usr/lib/jvm …). The program itself
-// says what it is (sys.base_prefix, process.execPath, go env GOROOT, rustc --print sysroot, java.home), because a shim can only be
-// resolved by running it. Relative and empty entries of PATH, and files, links and directories that others than the user and root can
-// change, are skipped and listed (Skipped). A candidate that lacks a part (a compiler, a linker, readable directories) comes after one
-// that is whole; if there is none, the error names the missing part and how to install it.
+// Candidates. A search tries the first program along PATH, then the usual places (directories of version managers, /usr/lib/jvm …). It
+// asks the program for its home (sys.base_prefix, process.execPath, go env GOROOT, rustc --print sysroot, java.home), because only running
+// a shim resolves it. It skips relative and empty entries of PATH, and files, links and directories that users other than the caller and
+// root can change, and lists them (Skipped). It prefers a complete candidate to one that lacks a part (a compiler, a linker, readable
+// directories). Without a complete one, the error names the missing part and the command that installs it.
 //
-// Mounts. The toolchain's own prefix, read-only. A home directory, its parents, ~/.local and ~/.cargo are never mounted: of an
-// interpreter in one of them, its file and its library are. A path with links is mounted under each name on the way, because programs
-// remember any of them. A toolchain below /tmp or another directory of the sandbox's own is mounted below /opt/sandbox-run. Libraries
-// outside the system's directories are found in ELF headers; /nix/store is mounted as a whole.
+// Mounts. A sandbox mounts the toolchain's own prefix read-only. It never mounts a home directory, its parents, ~/.local and ~/.cargo; of
+// an interpreter in one of them it mounts the file and the library. It mounts a path with links under each of its names, because programs
+// may have recorded any of them. It mounts a toolchain below /tmp or another directory of the sandbox's own below /opt/sandbox-run. The
+// search reads libraries outside the system's directories from ELF headers; /nix/store is mounted as a whole.
 package toolchain

@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// linkage is what an ELF file asks the dynamic loader for. debug/elf would add 164 KB (1.4 %) to the thin executable. It finds libraries by
-// section headers, which the loader does not need and stripped files may lack, and reads string tables of any size.
+// linkage is the loader and the libraries that an ELF file needs. debug/elf would add 164 KB (1.4 %) to the thin executable. It finds
+// libraries by section headers, which the loader does not need and stripped files may lack, and reads string tables of any size.
 type linkage struct {
 	interpreter string
 	needed      []string
@@ -29,7 +29,7 @@ const (
 	maxStrings = 1 << 20
 )
 
-// readLinkage reads the 64-bit little-endian kind, which all machines we run on have.
+// readLinkage reads a 64-bit little-endian file, the format of all supported machines.
 func readLinkage(r io.ReaderAt) (linkage, error) {
 	var l linkage
 	var ident [64]byte
@@ -125,11 +125,11 @@ func linkageOf(p string) (linkage, error) {
 	return readLinkage(f)
 }
 
-// maxLibraries bounds a search that links could make endless.
+// maxLibraries bounds the search for libraries, which links could make endless.
 const maxLibraries = 4096
 
-// showLibraries adds the shared libraries of files, and theirs, that no sandbox shows anyway. A library that is nowhere
-// is left to the loader, which names it better.
+// showLibraries adds the shared libraries of files, and their libraries, unless every sandbox shows them. It ignores a missing library:
+// the loader reports it.
 func (s *Search) showLibraries(v *View, files []string) {
 	type file struct {
 		path   string
@@ -185,7 +185,7 @@ func (s *Search) showLibraries(v *View, files []string) {
 	}
 }
 
-// loaderDirs are the directories that the machine's loader is configured to search, besides its usual ones.
+// loaderDirs returns the directories of ld.so.conf, which the loader searches in addition to usualLibraries.
 func loaderDirs(config string, depth int) (dirs []string) {
 	data, err := os.ReadFile(config)
 	if err != nil || len(data) > maxStrings || depth > 4 {

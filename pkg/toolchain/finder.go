@@ -14,20 +14,20 @@ import (
 
 // Finder finds toolchains. Its zero value uses the environment of the process.
 type Finder struct {
-	Store   string        // the file that keeps what was found; default DefaultStore()
-	NoStore bool          // neither read nor write it
+	Store   string        // the file that keeps found toolchains; default DefaultStore()
+	NoStore bool          // neither read nor write Store
 	Environ []string      // PATH, HOME and the variables of version managers; default os.Environ()
 	Timeout time.Duration // of one query; default 10 s
 
-	system []string // where the system's own programs are; a test has others
+	system []string // directories of the system's own programs; tests set others
 
 	mu    sync.Mutex
 	known map[string]*record       // by key
 	busy  map[string]chan struct{} // by key; full during a search
 }
 
-// Find finds a toolchain on this machine. It takes what is known if that still holds, and searches otherwise. The error is a *Missing
-// if there is none.
+// Find finds a toolchain on this machine. It returns the stored one if its stamps still match, and searches otherwise. The error is a
+// *Missing if there is none.
 func (f *Finder) Find(ctx context.Context, d *Description) (*Toolchain, error) {
 	env := f.environment(d.Variables)
 	key := keyOf(d, env)
@@ -67,7 +67,7 @@ func (f *Finder) remember(key string, r *record) {
 	f.known[key] = r
 }
 
-// lockKey lets one goroutine at a time search for a key; the others then find it known.
+// lockKey lets one goroutine at a time search for a key. Goroutines that waited find the result in f.known.
 func (f *Finder) lockKey(ctx context.Context, key string) (release func(), err error) {
 	f.mu.Lock()
 	if f.busy == nil {
@@ -87,14 +87,14 @@ func (f *Finder) lockKey(ctx context.Context, key string) (release func(), err e
 	}
 }
 
-// commonVariables decide, with those of a description, which toolchain a user means. Everything else in the environment, the variables
-// of a project's tools included, has no influence.
+// commonVariables select the toolchain together with the variables of a description. Other variables, such as those of a project's
+// tools, have no influence.
 var commonVariables = []string{"PATH", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "ASDF_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR"}
 
-// CommonVariables returns the environment variables that decide, with those of a description, which toolchain a user means.
+// CommonVariables returns the environment variables that select a toolchain in addition to those of its description.
 func CommonVariables() []string { return slices.Clone(commonVariables) }
 
-// environment is the part of the environment that counts: the common variables and some of a description's.
+// environment returns the values of the common variables and of own.
 func (f *Finder) environment(own []string) map[string]string {
 	environ := f.Environ
 	if environ == nil {
@@ -110,7 +110,7 @@ func (f *Finder) environment(own []string) map[string]string {
 	return env
 }
 
-// keyOf names a search: another PATH, another user or another language is another.
+// keyOf returns the key of a search. It depends on the description and on all variables, so on PATH and the user's home.
 func keyOf(d *Description, env map[string]string) string {
 	text := make([]byte, 0, 1024)
 	for _, word := range []string{d.Name, d.Detail, strconv.Itoa(os.Geteuid())} {

@@ -75,7 +75,7 @@ func FuzzStore(f *testing.F) {
 	f.Add([]byte(`["x","1","1","/x","/","1","/y","9999999999","-1"]`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		got := decode(line)
-		if got == nil || !got.whole() {
+		if got == nil || !got.isValid() {
 			return
 		}
 		if !filepath.IsAbs(got.Tool.Path) || len(got.Stamps)%2 != 0 {

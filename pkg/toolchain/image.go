@@ -15,23 +15,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Image is a root in which toolchains are looked for instead of on this machine. Its programs are untrusted: they run through Query
-// only, in a sandbox. Their answers decide what is run in sandboxes of that image and nothing else.
+// Image is a root to search for toolchains. Its programs are untrusted: they run through Query only, in a sandbox. Their answers affect
+// sandboxes of that image only.
 type Image struct {
-	// ID is the digest of the image: what was found in it once stays valid. Without one it is searched each time.
+	// ID is the digest of the image; a toolchain that was found under it stays valid. Without ID the image is searched each time.
 	ID   string
 	Name string // for errors
-	// Dir is where it lies unpacked. Empty is an image that only a backend can read: its programs are tried by name.
+	// Dir is the unpacked image. Empty is an image that only a backend can read: the search tries its programs by name.
 	Dir  string
-	Path string // its PATH; empty is the usual one
-	// Query runs a program in a sandbox of the image. Its error is of kind sandbox.ErrNotStarted where there is no such program.
+	Path string // its PATH; empty is usualPath
+	// Query runs a program in a sandbox of the image. Its error is of kind sandbox.ErrNotStarted if the program does not exist.
 	Query func(ctx context.Context, args ...string) (Answer, error)
 }
 
-// usualPath is that of sandboxes, which an image without one has.
+// usualPath is the PATH of sandboxes, which an image without a PATH has.
 const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// FindIn finds a toolchain in an image. It has no mounts: all of it is there already.
+// FindIn finds a toolchain in an image. The toolchain has no mounts, because the image contains all of it.
 func (f *Finder) FindIn(ctx context.Context, d *Description, img Image) (*Toolchain, error) {
 	key := keyIn(d, img)
 	release, err := f.lockKey(ctx, key)
@@ -71,10 +71,10 @@ func (f *Finder) FindIn(ctx context.Context, d *Description, img Image) (*Toolch
 	return t.clone(), nil
 }
 
-// imageKey begins the key of what was found in an image: it has no stamps, because an image does not change.
+// imageKey is the prefix of keys of searches in images. Their records have no stamps, because an image does not change.
 const imageKey = "image-"
 
-// keyIn names a search in an image. Another PATH is another search, and so is one by another version of this code.
+// keyIn returns the key of a search in an image. It depends on the image's PATH and on the version of this code.
 func keyIn(d *Description, img Image) string {
 	h := sha256.New()
 	for _, word := range []string{"1", d.Name, d.Detail, img.ID, img.Path} {
@@ -83,14 +83,14 @@ func keyIn(d *Description, img Image) string {
 	return imageKey + hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// imageRoot is an image that is searched.
+// imageRoot is the image of a search.
 type imageRoot struct {
 	Image
 	root *os.Root // nil: only a backend can read it
 }
 
-// candidates are the paths at which a program is, along the image's PATH and then in the usual places. Where no file can be seen, they
-// are its names.
+// candidates returns the paths of programs along the image's PATH and then in the usual places. If the search can not read files, they
+// are the program's names.
 func (i *imageRoot) candidates(d *Description) (found []string) {
 	if i.root == nil {
 		return d.Programs
@@ -111,7 +111,7 @@ func (i *imageRoot) candidates(d *Description) (found []string) {
 	}
 	for _, place := range d.Places {
 		if !path.IsAbs(place) {
-			continue // below a home directory, which is the sandbox's own
+			continue // below a home directory, which the sandbox replaces
 		}
 		places := []string{place}
 		if strings.Contains(place, "*") {
@@ -128,7 +128,7 @@ func (i *imageRoot) candidates(d *Description) (found []string) {
 	return found
 }
 
-// dirs are those of the image's PATH that are the image's own.
+// dirs returns the directories of the image's PATH that the sandbox does not replace.
 func (i *imageRoot) dirs() (dirs []string) {
 	list := i.Path
 	if list == "" {
@@ -142,8 +142,8 @@ func (i *imageRoot) dirs() (dirs []string) {
 	return dirs
 }
 
-// named is the first program of one of the names; "" if there is none. Where no file can be seen, it is the first name that runs with
-// the arguments.
+// named returns the first program with one of the names, or "". If the search can not read files, it returns the first name that runs
+// with the arguments.
 func (i *imageRoot) named(s *Search, args []string, names ...string) string {
 	for _, name := range names {
 		if i.root == nil {
@@ -167,8 +167,8 @@ func (i *imageRoot) named(s *Search, args []string, names ...string) string {
 	return ""
 }
 
-// errNoSandbox: a program could not be queried because there is no sandbox to run it in.
-var errNoSandbox = errors.New("no sandbox to ask in")
+// errNoSandbox means that a program could not be queried because there is no sandbox to run it in.
+var errNoSandbox = errors.New("no sandbox to run the query in")
 
 // query runs a program of the image.
 func (i *imageRoot) query(ctx context.Context, program string, args []string) (Answer, error) {
@@ -198,8 +198,8 @@ func (i *imageRoot) isDir(p string) bool {
 	return err == nil && info.IsDir()
 }
 
-// StatIn looks at what a path of an image leads to. It follows links as the kernel does for a process that has the image for its root:
-// none leads out of it.
+// StatIn returns the file to which a path of an image leads. It follows links as the kernel does for a process whose root is the image:
+// no link leads out of it.
 func StatIn(root *os.Root, p string) (fs.FileInfo, error) {
 	done, rest, links := ".", strings.TrimPrefix(path.Clean(p), "/"), 0
 	for rest != "" {
@@ -209,7 +209,7 @@ func StatIn(root *os.Root, p string) (fs.FileInfo, error) {
 		case "", ".":
 			continue
 		case "..":
-			done = path.Dir(done) // of the root, itself
+			done = path.Dir(done) // the parent of the root is the root
 			continue
 		}
 		next := path.Join(done, name)

@@ -2,13 +2,13 @@ package toolchain
 
 import "slices"
 
-// managers are package managers by the program they are, and how they install.
+// managers are package managers, by their program and the command that installs.
 var managers = []struct{ program, command string }{
 	{"apt-get", "apt-get install "}, {"dnf", "dnf install "}, {"yum", "yum install "}, {"apk", "apk add "}, {"pacman", "pacman -S "},
 	{"zypper", "zypper install "}, {"brew", "brew install "},
 }
 
-// Install lists commands that install packages, the one of this machine's package manager first. It lists none in an image.
+// Install returns commands that install packages, the one of this machine's package manager first. In an image it returns none.
 func (s *Search) Install(p Packages) []string {
 	if p.Apt == "" || s.image != nil {
 		return nil

@@ -12,10 +12,9 @@ import (
 // Program is a program's path and the file to which its links lead.
 type Program struct {
 	real string
-	// via are all the paths it had on the way, each with one more link replaced, the first as it was given. Each is
-	// another name of the same thing, and programs may use any of them.
+	// via are all names of the file: the given path, then the path after each replaced link. Programs may use any of them.
 	via []string
-	// links are where the links themselves are.
+	// links are the paths of the links.
 	links []string
 	info  fs.FileInfo
 	// doubt names another user who could change the file; nil without one.
@@ -38,9 +37,9 @@ func (r *Program) Inside() string {
 
 const maxLinks = 40
 
-// resolve follows the links of an absolute path, one by one, and looks on the way at who may write where it passes. Like
-// the kernel it takes ".." for the directory above the one a link led to. What it returns is mounted by descriptors that
-// follow no link (D5): a path that changes afterwards is refused there.
+// resolve follows the links of an absolute path one by one, and checks which users can write to the directories that it passes. As in the
+// kernel, ".." is the parent of the directory to which a link leads. The mount helper opens the result without following links (D5), so
+// it refuses a path that changes afterwards.
 func resolve(p string) (Program, error) {
 	r := Program{via: []string{filepath.Clean(p)}}
 	if !filepath.IsAbs(p) {
@@ -110,7 +109,7 @@ func withinAny(p string, dirs []string) bool {
 	return false
 }
 
-// program is an executable file that only its owner, the machine's administrator or we could have put there.
+// program resolves the path of an executable file. Its doubt is set if users other than the caller and root can change the file.
 func program(p string) (Program, error) {
 	r, err := resolve(p)
 	switch {

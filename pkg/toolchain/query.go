@@ -24,19 +24,19 @@ type Answer struct {
 	Exit           int
 }
 
-// Query runs a program to learn what it is: on the host outside any sandbox, with arguments of ours, no input, the plain environment,
-// in /; of an image in a sandbox. The error of a program that fails has the first line of its output.
+// Query runs a program to learn what it is. A program of the host runs outside any sandbox, without input, in /, with the environment of
+// plainEnv; a program of an image runs in a sandbox. The error of a program that fails has the first line of its output.
 func (s *Search) Query(program string, args ...string) (Answer, error) {
 	if s.image != nil {
 		return s.image.query(s.ctx, program, args)
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
 	defer cancel()
-	cmd := exec.Command(program, args...) // ended by RunAlone, with all it started
+	cmd := exec.Command(program, args...) // RunAlone ends it with its children
 	cmd.Dir, cmd.Env = rootOf(program), s.plain
 	stdout, stderr := &bounded{}, &bounded{}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.WaitDelay = time.Second // a process that has left the group and keeps the pipes is not waited for
+	cmd.WaitDelay = time.Second // do not wait for a process that left the group and keeps the pipes open
 	err := RunAlone(ctx, cmd)
 	answer := Answer{Stdout: stdout.kept.String(), Stderr: stderr.kept.String()}
 	switch {
@@ -87,9 +87,9 @@ func printable(s string) string {
 	}, strings.ToValidUTF8(s, ""))
 }
 
-// bounded keeps the first bytes it is given and refuses the others, so that the program meets a closed pipe.
+// bounded keeps the first bytes and refuses the others, so that the program gets a closed pipe.
 type bounded struct {
-	kept bytes.Buffer // not embedded: its ReadFrom would be used instead of Write, and has no bound
+	kept bytes.Buffer // not embedded: io.Copy would use its ReadFrom, which has no bound
 	over bool
 }
 
@@ -106,7 +106,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 // Mark is the prefix of lines that query scripts print: programs and their start-up files may print others.
 const Mark = "sandbox-run."
 
-// Facts collects marked lines: "sandbox-run.version=3.11.7". The first line of a name counts.
+// Facts returns the values of marked lines such as "sandbox-run.version=3.11.7". The first line of a name counts.
 func Facts(stdout string) map[string]string {
 	facts := map[string]string{}
 	for line := range strings.Lines(stdout) {
@@ -123,8 +123,8 @@ func Facts(stdout string) map[string]string {
 	return facts
 }
 
-// Version is the first part of a text that looks like a version: digits, then dots and digits, and the letters that follow them
-// ("1.26.0", "3.13.0rc1", "17.0.15"); "" if there is none.
+// Version returns the first part of a text that has the form of a version, or "": digits, then dots and digits, and the letters that
+// follow them ("1.26.0", "3.13.0rc1", "17.0.15").
 func Version(text string) string {
 	isDigit := func(c byte) bool { return c >= '0' && c <= '9' }
 	isPart := func(c byte) bool {

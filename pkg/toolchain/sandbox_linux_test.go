@@ -78,13 +78,16 @@ func trials(tool *toolchain.Toolchain) [][]string {
 		return [][]string{{tool.Path, "-e", `require("crypto").randomBytes(4); console.log("ran", process.versions.node)`}}
 	case "go":
 		return [][]string{{tool.Path, "version"},
-			script(`"$1" env GOROOT; printf 'package main\n\nfunc main() { println("ran") }\n' > m.go; "$2" -l m.go; "$1" list -deps fmt | grep -q unicode/utf8; "$1" tool compile -V; echo ran`, tool.Path, p["gofmt"])}
+			script(`"$1" env GOROOT; printf 'package main\n\nfunc main() { println("ran") }\n' > m.go; "$2" -l m.go
+				"$1" list -deps fmt | grep -q unicode/utf8; "$1" tool compile -V; echo ran`, tool.Path, p["gofmt"])}
 	case "rust":
 		return [][]string{{tool.Path, "--version"}, {p["cargo"], "--version"},
 			script(`echo 'fn main() { println!("ran"); }' > m.rs; "$1" -C linker="$2" m.rs; ./m`, tool.Path, p["cc"])}
 	case "java":
 		return [][]string{{p["javac"], "-version"},
-			script(`echo 'class M { public static void main(String[] a) throws Exception { java.security.MessageDigest.getInstance("SHA-256"); java.util.logging.Logger.getLogger("x"); System.out.println("ran"); } }' > M.java; "$1" M.java; "$2" -cp . M`, p["javac"], p["java"])}
+			script(`echo 'class M { public static void main(String[] a) throws Exception {
+				java.security.MessageDigest.getInstance("SHA-256"); java.util.logging.Logger.getLogger("x"); System.out.println("ran");
+				} }' > M.java; "$1" M.java; "$2" -cp . M`, p["javac"], p["java"])}
 	case "shell":
 		var all [][]string
 		for _, role := range slices.Sorted(maps.Keys(p)) {

@@ -27,8 +27,8 @@ type Search struct {
 	env     map[string]string
 	plain   []string // the environment of queried programs
 	timeout time.Duration
-	dirs    []string // of PATH, those that are used
-	system  []string // every sandbox's PATH has these
+	dirs    []string // usable directories of PATH
+	system  []string // directories on the PATH of every sandbox
 	trail   trail
 }
 
@@ -48,7 +48,7 @@ func newSearch(ctx context.Context, d *Description, env map[string]string, timeo
 	return s
 }
 
-// unusable returns why a directory on PATH supplies no toolchain; "" if it does. A missing directory may be made later.
+// unusable returns why a directory of PATH is skipped, or "". A missing directory is usable: it may be made later.
 func (s *Search) unusable(dir string) string {
 	switch {
 	case dir == "":
@@ -62,18 +62,18 @@ func (s *Search) unusable(dir string) string {
 		return ""
 	case err != nil:
 		return fmt.Sprintf("%s on PATH: %v", dir, err)
-	case r.doubt == nil && r.info.IsDir() && r.info.Mode()&0o002 != 0: // sticky or not: every user may add to it
+	case r.doubt == nil && r.info.IsDir() && r.info.Mode()&0o002 != 0: // every user can add files, also if it is sticky
 		r.doubt = fmt.Errorf("%s is writable by everybody", r.real)
 	}
 	if r.doubt != nil {
-		s.trail.place(r.real) // its mode may be corrected
+		s.trail.place(r.real) // the user may correct its mode
 		return fmt.Sprintf("%s on PATH: %v", dir, r.doubt)
 	}
 	return ""
 }
 
-// plainEnv is the environment of queried programs: enough for a shim to find its home and the user's choice, and nothing by which a
-// project or a network has an influence.
+// plainEnv returns the environment of queried programs: the variables that a shim needs to find its home and the user's choice, and none
+// through which a project or the network has an influence.
 func (s *Search) plainEnv() []string {
 	dirs := slices.Clone(s.dirs)
 	for _, d := range []string{"/usr/local/bin", "/usr/bin", "/bin"} { // shims are scripts
@@ -115,7 +115,7 @@ func (s *Search) run() (*Toolchain, error) {
 			}
 			continue
 		}
-		// One file may be many programs, by the name it is called by.
+		// One file may be several programs, which differ by argv[0].
 		id := r.real + "\x00" + filepath.Base(candidate)
 		if queried[id] {
 			continue
@@ -128,14 +128,14 @@ func (s *Search) run() (*Toolchain, error) {
 			return t, nil
 		case s.ctx.Err() != nil:
 			return nil, s.ctx.Err()
-		case errors.Is(err, errNoSandbox): // it is not the program that failed
+		case errors.Is(err, errNoSandbox): // the sandbox failed, not the program
 			return nil, err
 		case errors.As(err, &lacks) && partial == nil:
 			lacks.partial.Name, lacks.partial.Found = s.d.Name, cmp.Or(lacks.partial.Found, candidate)
 			if partial = lacks; s.image == nil {
 				s.skip("%s: %v", candidate, err)
 			}
-		case s.Sees() || !errors.Is(err, sandbox.ErrNotStarted): // where no file can be seen, that is how an absent program shows
+		case s.Sees() || !errors.Is(err, sandbox.ErrNotStarted): // without access to files, ErrNotStarted means that the program is absent
 			s.skip("%s: %v", candidate, err)
 		}
 	}
@@ -153,7 +153,8 @@ func (s *Search) run() (*Toolchain, error) {
 	return nil, m
 }
 
-// candidates are the paths at which the program may be, in the order of preference. On PATH the directory counts before the name.
+// candidates yields the paths at which the program may be, in the order of preference. On PATH the order of directories precedes that of
+// names.
 func (s *Search) candidates() iter.Seq[string] {
 	if s.image != nil {
 		return slices.Values(s.image.candidates(s.d))
@@ -183,7 +184,7 @@ func (s *Search) candidates() iter.Seq[string] {
 	}
 }
 
-// expand turns a place into the paths that exist, the newest version first.
+// expand returns the existing paths of a place, the newest version first.
 func (s *Search) expand(place string) []string {
 	if rest, ok := strings.CutPrefix(place, "~/"); ok {
 		place = filepath.Join(s.env["HOME"], rest)
@@ -201,10 +202,10 @@ func (s *Search) expand(place string) []string {
 	if !varies {
 		return []string{place}
 	}
-	if strings.ContainsAny(fixed, `?[\`) { // a home directory whose name would be a pattern
+	if strings.ContainsAny(fixed, `?[\`) { // the name of the home directory would be a pattern
 		return nil
 	}
-	s.trail.add(filepath.Dir(fixed + "x")) // another version there may be the newest
+	s.trail.add(filepath.Dir(fixed + "x")) // a newer version may be added there
 	paths, _ := filepath.Glob(place)       // its only error is that of a bad pattern
 	slices.SortFunc(paths, func(a, b string) int { return compareVersions(b, a) })
 	return paths
@@ -237,7 +238,7 @@ func (s *Search) Probe(p string) (Program, error) {
 	if r.real != "" {
 		s.Watch(r.real)
 		if dir, err := resolve(filepath.Dir(p)); err == nil {
-			s.trail.place(dir.real) // its owner may change
+			s.trail.place(dir.real) // the owner may change
 		}
 	}
 	return r, err
@@ -293,7 +294,7 @@ func (s *Search) namedIn(dirs, args []string, names ...string) (Program, bool) {
 	return Program{}, false
 }
 
-// BehindShim watches, for a program that turned out to be another one, the files in which version managers keep the user's choice.
+// BehindShim watches the files in which version managers keep the user's choice, if found is a shim of the program real.
 func (s *Search) BehindShim(found Program, real string, choices ...string) {
 	if s.image != nil || found.real == real {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// absent is the stamp of a path where nothing is.
+// absent is the stamp of a path that does not exist.
 const absent = "-"
 
-// trail is what a search saw: paths, and stamps of what was there.
+// trail lists the paths that a search read, with their stamps.
 type trail struct{ seen []string } // path, stamp, path, stamp, …
 
 func (t *trail) add(paths ...string) {
@@ -26,7 +26,7 @@ func (t *trail) add(paths ...string) {
 	}
 }
 
-// place notes a directory for what it is, not for what is in it.
+// place adds a directory by its identity: changes of its content do not count.
 func (t *trail) place(p string) { t.put(p, identityOf) }
 
 func (t *trail) put(p string, stamp func(string) string) {
@@ -48,7 +48,7 @@ type record struct {
 	Stamps []string
 }
 
-// holds reports whether everything still is as the search saw it.
+// holds reports whether all stamps still match.
 func (r *record) holds() bool {
 	for i := 0; i+1 < len(r.Stamps); i += 2 {
 		stamp := stampOf
@@ -62,20 +62,20 @@ func (r *record) holds() bool {
 	return true
 }
 
-// whole is false for what no search can have left.
-func (r *record) whole() bool {
+// isValid reports whether a search can have written the record.
+func (r *record) isValid() bool {
 	if r.Tool == nil || r.Tool.Name != r.Name || r.Tool.ID == "" {
 		return false
 	}
-	if strings.HasPrefix(r.Key, imageKey) { // paths of an image, or names where no file could be seen
+	if strings.HasPrefix(r.Key, imageKey) { // the path is one of the image, or a name
 		return r.Tool.Path != "" && len(r.Stamps) == 0
 	}
 	return filepath.IsAbs(r.Tool.Path) && len(r.Stamps) > 0 && len(r.Stamps)%2 == 0
 }
 
-// A store is one JSON document with a record per line, so that a reader decodes the one it wants and no other. A record
-// is a flat list of strings (see encode): to decode what has structure, encoding/json first studies its types, which
-// costs a process that has just started three times as much as all else here.
+// A store is one JSON document with a record per line, so that a reader decodes only the record that it needs. A record is a flat list of
+// strings (see encode): for structs encoding/json first inspects the types by reflection, which takes a new process three times as long
+// as the rest of a lookup.
 //
 //	{"sandbox-run toolchains":1,"records":[
 //	["go","1f…","1.26.0","/usr/local/go/bin/go", …],
@@ -85,13 +85,13 @@ const (
 	storeHead = `{"sandbox-run toolchains":1,"records":[` + "\n"
 	storeTail = "\n]}\n"
 	maxStore  = 1 << 20
-	// maxRecords bounds what different PATHs leave: the oldest go.
+	// maxRecords bounds the records, of which every PATH has its own. The oldest are dropped.
 	maxRecords = 64
 )
 
 type store struct{ path string } // "" keeps nothing
 
-// systemCache is the cache directory of root, which scratch disks are kept in too.
+// systemCache is the cache directory of root, which scratch disks share.
 const systemCache = "/var/cache/sandbox-run"
 
 // DefaultStore returns the path of a user's store of toolchains: toolchains.json in the user's cache directory.
@@ -106,7 +106,7 @@ func defaultStore(cache, home string) string {
 	case filepath.IsAbs(home):
 		return filepath.Join(home, ".cache", "sandbox-run", "toolchains.json")
 	}
-	if dir, err := os.UserCacheDir(); err == nil { // systems with other customs
+	if dir, err := os.UserCacheDir(); err == nil { // for example macOS
 		return filepath.Join(dir, "sandbox-run", "toolchains.json")
 	}
 	return ""
@@ -122,7 +122,7 @@ func (f *Finder) store(env map[string]string) store {
 	return store{defaultStore(env["XDG_CACHE_HOME"], env["HOME"])}
 }
 
-// lines are the records, undecoded; none of a store that is damaged, too large, another version's or another user's.
+// lines returns the undecoded records. A store that is damaged, too large, of another version or of another user has none.
 func (s store) lines() [][]byte {
 	if s.path == "" {
 		return nil
@@ -135,7 +135,7 @@ func (s store) lines() [][]byte {
 	return bytes.Split(data[len(storeHead):len(data)-len(storeTail)], []byte(",\n"))
 }
 
-// head is how the line of a record begins.
+// head returns the beginning of a record's line.
 func head(name, key string) []byte { return []byte(`["` + name + `","` + key + `",`) }
 
 func (s store) read(name, key string) *record {
@@ -143,7 +143,7 @@ func (s store) read(name, key string) *record {
 		if !bytes.HasPrefix(line, head(name, key)) {
 			continue
 		}
-		if r := decode(line); r != nil && r.Name == name && r.Key == key && r.whole() {
+		if r := decode(line); r != nil && r.Name == name && r.Key == key && r.isValid() {
 			return r
 		}
 		return nil
@@ -151,7 +151,7 @@ func (s store) read(name, key string) *record {
 	return nil
 }
 
-// encode writes a record as one list: single values, then each collection behind its length, then the stamps.
+// encode returns a record as one list: single values, then each collection after its length, then the stamps.
 func (r *record) encode() ([]byte, error) {
 	t := r.Tool
 	words := []string{r.Name, r.Key, t.Version, t.Path, t.Home, t.ID, t.Found}
@@ -170,7 +170,7 @@ func (r *record) encode() ([]byte, error) {
 	return json.Marshal(append(words, r.Stamps...))
 }
 
-// decode reads what encode wrote, and of anything else makes nil.
+// decode reads a record that encode wrote. It returns nil for any other text.
 func decode(line []byte) *record {
 	words, ok := list(line)
 	next := func() (word string) {
@@ -218,7 +218,7 @@ func decode(line []byte) *record {
 	return r
 }
 
-// list is a JSON list of strings. Those without an escape, which is all but a few, need no more than to be cut up.
+// list parses a JSON list of strings. A list without escapes, the common case, is only split.
 func list(line []byte) (words []string, ok bool) {
 	if bytes.IndexByte(line, '\\') >= 0 {
 		return words, json.Unmarshal(line, &words) == nil
@@ -231,8 +231,8 @@ func list(line []byte) (words []string, ok bool) {
 	return strings.Split(text, `","`), true
 }
 
-// write puts a record first, in place of one of the same key. The file is replaced as a whole; a record that another
-// process writes at the same time may be lost, and is then searched for again.
+// write puts a record first, in place of one with the same key, and replaces the whole file. A record that another process writes at the
+// same time may be lost; then the next search repeats it.
 func (s store) write(r *record) {
 	if s.path == "" {
 		return
@@ -262,7 +262,7 @@ func (s store) replace(data []byte) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	tmp, err := os.CreateTemp(dir, ".toolchains-*") // 0600, and no file that exists
+	tmp, err := os.CreateTemp(dir, ".toolchains-*") // mode 0600, always a new file
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOwn reads a file to which no other user may write: sandboxes show its mounts, and its programs run.
+// readOwn reads a file, and refuses one that other users can write to: sandboxes show the mounts in it, and the executor runs its
+// programs.
 func readOwn(p string, most int) ([]byte, error) {
-	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // a FIFO does not keep us
+	// O_NONBLOCK: do not wait for the writer of a FIFO.
+	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

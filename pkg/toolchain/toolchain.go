@@ -12,29 +12,29 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Toolchain is a compiler or interpreter with everything it needs, as a sandbox with Mounts shows it.
+// Toolchain is a compiler or interpreter with its parts. Its paths are those of a sandbox with Mounts.
 type Toolchain struct {
 	Name    string `json:"name"`
-	Version string `json:"version,omitempty"` // "3.11.7"; empty where a program does not say
+	Version string `json:"version,omitempty"` // "3.11.7"; empty if unknown
 	// Path is the main program (an interpreter, a compiler's driver), and Programs are further ones by their role:
 	// "javac", "cargo", "cc", "initdb". All are paths inside.
 	Path     string            `json:"path"`
 	Programs map[string]string `json:"programs,omitempty"`
 	Home     string            `json:"home,omitempty"` // prefix, GOROOT, java.home, sysroot, directory of a server's programs; inside
-	// Mounts are what lies outside the directories that every sandbox shows. Source and Target are the same, except that a
-	// name which is a link on the host is a mount of what it leads to, and that what lies where a sandbox has its own
-	// (/tmp, /home/sandbox) is shown below /opt/sandbox-run.
+	// Mounts are the toolchain's paths outside the directories that every sandbox shows. Source and Target are the same, with two
+	// exceptions: for a link, Source is its target, and for a path below a directory of the sandbox's own (/tmp, /home/sandbox), Target
+	// is below /opt/sandbox-run.
 	Mounts []sandbox.Mount   `json:"mounts,omitempty"`
-	Env    map[string]string `json:"env,omitempty"` // what it needs to be found; PATH is the executor's
+	Env    map[string]string `json:"env,omitempty"` // variables of its programs; the executor sets PATH
 	// ID changes when the toolchain does: a digest of versions, paths, sizes and times of its programs.
 	ID string `json:"id"`
-	// Found is where on the host it was come upon: a shim, a link, or the program itself.
+	// Found is the path on the host that the search tried: a shim, a link, or the program itself.
 	Found string `json:"found"`
-	// Skipped lists earlier candidates and why they were passed over.
+	// Skipped lists earlier candidates, with the reason why the search skipped each.
 	Skipped []string `json:"skipped,omitempty"`
 }
 
-// clone is a copy that its receiver may change.
+// clone returns a copy that the caller owns.
 func (t *Toolchain) clone() *Toolchain {
 	c := *t
 	c.Programs, c.Env = maps.Clone(t.Programs), maps.Clone(t.Env)
@@ -42,7 +42,7 @@ func (t *Toolchain) clone() *Toolchain {
 	return &c
 }
 
-// sign sets the ID. detail is what else tells one from another: a compiler's build, stamps of the programs.
+// sign sets the ID. detail adds distinguishing values: a compiler's build, stamps of the programs.
 func (t *Toolchain) sign(detail []string) {
 	h := sha256.New()
 	line := func(words ...string) { fmt.Fprintf(h, "%q\n", words) }
@@ -62,13 +62,13 @@ func (t *Toolchain) sign(detail []string) {
 // Missing is the error for a toolchain that is missing or incomplete.
 type Missing struct {
 	Name string
-	// Where is the place it was looked for in; empty is this machine.
+	// Where is the searched image; empty is this machine.
 	Where string
-	// Partial is the incomplete toolchain, if there is one: it has a version and a path, and lacks what Reason says.
+	// Partial is the incomplete toolchain, or nil. It has a version and a path; Reason names the missing part.
 	Partial *Toolchain
 	Reason  string
-	Tried   []string // what was passed over, and why
-	Install []string // commands that would help, the one for this machine first
+	Tried   []string // skipped candidates, with reasons
+	Install []string // commands that install it, the one for this machine first
 }
 
 func (m *Missing) Error() string {
@@ -110,8 +110,8 @@ type incomplete struct {
 
 func (i *incomplete) Error() string { return i.why }
 
-// Incomplete is the error of a Query for a toolchain that lacks something. fix are commands that would help, where installing the
-// language would not.
+// Incomplete returns the error of a Query for a toolchain that lacks a part. fix are the commands that add the part; without fix, the
+// error suggests to install the language.
 func (s *Search) Incomplete(t *Toolchain, why string, fix ...string) error {
 	if s.image != nil {
 		fix = nil

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Write permissions are not checked on this system: only Linux has sandboxes that show files of the host.
+// doubtful checks nothing: only sandboxes on Linux show files of the host.
 func doubtful(string, fs.FileInfo, bool) error { return nil }
 
 func executable(string, fs.FileInfo) bool { return true }

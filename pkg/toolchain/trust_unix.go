@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// doubtful says who besides us and the administrator may change what lies at p. A directory that everybody may write to is
-// no harm on the way (dir and passed) if it is sticky, as /tmp is: what others put there does not belong to us.
+// doubtful returns an error that names the user who can change the file at p, other than the caller and root. dir is set for a directory
+// on the way to a file. Such a directory may be writable by all users if it is sticky, as /tmp is: files that other users add belong to
+// them, and are refused for their owner.
 func doubtful(p string, info fs.FileInfo, dir bool) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -23,19 +24,19 @@ func doubtful(p string, info fs.FileInfo, dir bool) error {
 		return fmt.Errorf("%s belongs to another user (%d)", p, owner)
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
-		return nil // its mode means nothing
+		return nil // the mode of a link has no meaning
 	}
 	switch mode := info.Mode(); {
 	case mode&0o002 != 0 && !(dir && mode&fs.ModeSticky != 0):
 		return fmt.Errorf("%s is writable by everybody", p)
 	case mode&0o020 != 0 && st.Uid != 0 && int(st.Uid) != rootOwner() && int(st.Gid) != os.Getegid() && mode&fs.ModeSticky == 0:
-		// A group the administrator gave a directory of theirs is their choice.
+		// Files of root may be writable by a group, which the administrator chose.
 		return fmt.Errorf("%s is writable by the group %d", p, st.Gid)
 	}
 	return nil
 }
 
-// rootOwner owns the root directory: the administrator, under whatever id a user namespace shows them.
+// rootOwner returns the owner of the root directory: the id that root of the host has in this user namespace.
 func rootOwner() int {
 	var st unix.Stat_t
 	if unix.Stat("/", &st) != nil {
@@ -46,7 +47,7 @@ func rootOwner() int {
 
 func executable(p string, _ fs.FileInfo) bool { return unix.Access(p, unix.X_OK) == nil }
 
-// stampOf is what changes when the file at p is replaced or written to; "-" when there is none. A link is not followed.
+// stampOf returns a text that changes when the file at p is replaced or written to; "-" without a file. It does not follow a link.
 func stampOf(p string) string {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
@@ -59,7 +60,7 @@ func stampOf(p string) string {
 	return string(buf)
 }
 
-// identityOf is what changes when the directory at p is another one, or another's; what is in it may change.
+// identityOf returns a text that changes when the directory at p is replaced or gets another owner or mode, but not with its content.
 func identityOf(p string) string {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {

@@ -14,26 +14,26 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// ownDirs are every sandbox's own: nothing of the host can be shown there.
+// ownDirs are directories of every sandbox's own: a mount of the host can not be below them.
 var ownDirs = []string{sandbox.TmpDir, sandbox.WorkspaceDir, sandbox.HomeDir, "/proc", "/dev", "/sys"}
 
-// movedDir is where a toolchain is shown that lies in one of ownDirs.
+// movedDir is the target of toolchains whose source is below one of ownDirs.
 const movedDir = "/opt/sandbox-run"
 
-// nixStore is shown as a whole: its entries need each other by paths that only Nix could list.
+// nixStore is mounted as a whole: its entries depend on each other by paths that only Nix can list.
 const nixStore = "/nix/store"
 
 // Shown reports whether every sandbox shows a path of the host.
 func Shown(p string) bool { return withinAny(p, sandbox.HostDirs()) }
 
-// View lists what a sandbox has to show of the host for a toolchain to work.
+// View lists the paths of the host that a toolchain needs in a sandbox.
 type View struct {
 	image      bool // shows nothing of the host
 	name, home string
-	nix        string // nixStore; a test has another
+	nix        string // nixStore; tests set another
 	mounts     []sandbox.Mount
 	dirs       map[string]bool // sources that are directories
-	moved      []sandbox.Mount // directories of ownDirs, and where what lies in them is shown
+	moved      []sandbox.Mount // directories below ownDirs with their targets
 }
 
 // View returns an empty view. The view of an image stays empty: a sandbox shows all of an image.
@@ -63,7 +63,7 @@ func (v *View) Show(p string) error {
 		v.mount(real, v.place(real, isDir), isDir)
 	}
 	for _, name := range r.via {
-		// A name inside of what is shown is the link that it is on the host.
+		// A name below a mounted directory is a link there as on the host, and needs no mount.
 		if !Shown(name) && !withinAny(name, ownDirs) && !v.covers(name) {
 			v.mount(real, name, isDir)
 		}
@@ -86,12 +86,12 @@ func (v *View) mount(source, target string, isDir bool) {
 	}
 }
 
-// covers reports whether a path of the host is in what is shown already, under its own name.
+// covers reports whether a mount contains a path of the host under its own name.
 func (v *View) covers(p string) bool {
 	return slices.ContainsFunc(v.mounts, func(m sandbox.Mount) bool { return within(p, m.Target) || within(p, m.Source) })
 }
 
-// place is where a path is shown: where it is, if that is possible.
+// place returns the target of a path: the path itself, unless it is below one of ownDirs.
 func (v *View) place(real string, isDir bool) string {
 	if !withinAny(real, ownDirs) {
 		return real
@@ -109,7 +109,7 @@ func (v *View) place(real string, isDir bool) string {
 	return real
 }
 
-// Together has what lies in a directory shown as it lies there, wherever that will be.
+// Together keeps the paths below a directory together: if the directory has another target in the sandbox, they move with it.
 func (v *View) Together(dir string) {
 	if !withinAny(dir, ownDirs) || slices.ContainsFunc(v.moved, func(m sandbox.Mount) bool { return within(dir, m.Source) }) {
 		return
@@ -121,7 +121,7 @@ func (v *View) Together(dir string) {
 	v.moved = append(v.moved, sandbox.Mount{Source: dir, Target: target})
 }
 
-// inside is a path of the host as it is called in the sandbox.
+// inside returns the path in the sandbox of a path of the host.
 func (v *View) inside(p string) string {
 	if p == "" || !withinAny(p, ownDirs) {
 		return p
@@ -134,8 +134,8 @@ func (v *View) inside(p string) string {
 	return p
 }
 
-// Broad reports whether a directory holds more than a toolchain: broad directories hold other people's things, or other things of the
-// user's: homes, what lies above them, and places where everything is installed.
+// Broad reports whether a directory contains more than a toolchain: a home directory, a parent of one, or a common directory of installed
+// programs. Such a directory has files of other users or other files of the user.
 func (v *View) Broad(dir string) bool {
 	parent, base := filepath.Split(dir)
 	parent = filepath.Clean(parent)
@@ -156,7 +156,7 @@ func (v *View) Broad(dir string) bool {
 		".linuxbrew"}, base)
 }
 
-// list is the mounts without those that lie in others, parents first.
+// list returns the mounts without those below others, parents first.
 func (v *View) list() []sandbox.Mount {
 	var kept []sandbox.Mount
 	for _, m := range v.mounts {
@@ -173,7 +173,7 @@ func (v *View) list() []sandbox.Mount {
 	return slices.CompactFunc(kept, func(a, b sandbox.Mount) bool { return a.Target == b.Target })
 }
 
-// maxWalk bounds the look at what is shown: larger trees are taken to be as readable as their beginning.
+// maxWalk bounds the number of files that unreadable checks. The rest of a larger tree is assumed to be readable.
 const maxWalk = 300_000
 
 var errWalked = errors.New("walked enough")
@@ -182,8 +182,7 @@ var errWalked = errors.New("walked enough")
 func (v *View) unreadable() (paths []string) {
 	entries := 0
 	for _, m := range v.list() {
-		// Paths that every sandbox shows stay as they are. Secrets of a configuration are not for the sandbox, and no language needs
-		// them.
+		// Paths that every sandbox shows are not checked. Unreadable files below /etc are secrets, which no language needs.
 		if m.Source == v.nix || Shown(m.Source) || within(m.Source, "/etc") {
 			continue
 		}
@@ -191,19 +190,19 @@ func (v *View) unreadable() (paths []string) {
 			if entries++; entries > maxWalk || len(paths) == 3 {
 				return errWalked
 			}
-			if err != nil { // not even we can read it
+			if err != nil { // not readable by this process either
 				paths = append(paths, p)
 				return fs.SkipDir
 			}
 			info, err := d.Info()
 			if err != nil {
-				return nil // gone meanwhile
+				return nil // removed meanwhile
 			}
 			switch mode := info.Mode(); {
 			case mode.IsDir() && mode&0o005 != 0o005:
 				paths = append(paths, p)
 				return fs.SkipDir
-			case mode.IsDir() && d.Name() == "__pycache__": // what can not be read there is made anew
+			case mode.IsDir() && d.Name() == "__pycache__": // Python compiles again what it can not read
 				return fs.SkipDir
 			case mode.IsRegular() && mode&0o004 == 0 && !strings.HasPrefix(d.Name(), "."):
 				paths = append(paths, p)
@@ -214,8 +213,8 @@ func (v *View) unreadable() (paths []string) {
 	return paths
 }
 
-// Finish completes a toolchain whose paths are the host's: libraries of its programs, mounts, names inside, its ID, and
-// what has to stay as it is.
+// Finish completes a toolchain whose paths are those of the host: it adds the libraries of its programs, mounts and the ID, converts
+// paths to those inside, and watches the files.
 func (s *Search) Finish(t *Toolchain, v *View, found Program, libraries []string, detail ...string) (*Toolchain, error) {
 	if s.image != nil {
 		return t, nil
@@ -272,7 +271,7 @@ func (s *Search) Finish(t *Toolchain, v *View, found Program, libraries []string
 	return t, nil
 }
 
-// stranded is a link that leads nowhere once what it leads to is shown elsewhere.
+// stranded returns a link whose target is below one of ownDirs, so that it leads nowhere in a sandbox.
 func (r *Program) stranded() (link, to string) {
 	for _, link := range r.links {
 		if to, err := os.Readlink(link); err == nil && filepath.IsAbs(to) && withinAny(to, ownDirs) {
@@ -282,7 +281,7 @@ func (r *Program) stranded() (link, to string) {
 	return "", ""
 }
 
-// LinksOut returns the targets of links below a directory that are outside of it and not shown.
+// LinksOut returns the targets of links below a directory that are neither below it nor in every sandbox.
 func LinksOut(dir string) (targets []string) {
 	entries := 0
 	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -300,7 +299,7 @@ func LinksOut(dir string) (targets []string) {
 	return targets
 }
 
-// Glob is filepath.Glob of a pattern below a directory whose name is no pattern; nothing in an image.
+// Glob returns the paths below a directory that match a pattern. The directory's name is not a pattern. In an image it returns nothing.
 func (s *Search) Glob(dir string, pattern ...string) []string {
 	if s.image != nil {
 		return nil

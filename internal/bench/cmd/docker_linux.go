@@ -24,7 +24,7 @@ const dockerImage = "bench/python:latest"
 // dockerArrivals is the time between two runs: two a second.
 const dockerArrivals = 500 * time.Millisecond
 
-// docker is the docker backend beside `docker run`, with a daemon of its own.
+// docker compares the docker backend with `docker run`, on a daemon of the benchmark's own.
 func (s *environment) docker(ctx context.Context) (rows []bench.Row, err error) {
 	d, err := s.daemon(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *environment) dockerRow(ctx context.Context, d *daemon, warm int, refere
 	return row, nil
 }
 
-// daemon is a dockerd with directories of its own, whose mounts end with its namespace.
+// daemon is a dockerd with its own directories and mount namespace.
 type daemon struct {
 	cmd  *exec.Cmd
 	dir  string
@@ -182,7 +182,7 @@ func (d *daemon) load(ctx context.Context, s *environment) error {
 	return nil
 }
 
-// close ends the daemon; its mounts end with its mount namespace.
+// close ends the daemon. The kernel removes its mounts with its mount namespace.
 func (d *daemon) close() error {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	done := make(chan struct{})

@@ -23,11 +23,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// measures are all measures, in the order of the table.
-var measures = []struct {
-	name string // what -only matches, beside the rows' own names
+// rowGroup is a group of rows that are measured together.
+type rowGroup struct {
+	name string // what -only matches
 	run  func(*environment, context.Context) ([]bench.Row, error)
-}{
+}
+
+// measures are all groups against references, in the order of the table.
+var measures = []rowGroup{
 	{"library", (*environment).library},
 	{"command", (*environment).command},
 	{"images", (*environment).images},
@@ -48,7 +51,7 @@ var measures = []struct {
 	{"bare", (*environment).bare},
 }
 
-// environment is what all measures share.
+// environment has the parts that all measures share.
 type environment struct {
 	*options
 	backend   *native.Backend
@@ -72,7 +75,7 @@ const (
 
 // measure makes the environment, runs every selected measure in it, and removes it.
 func measure(ctx context.Context, o *options, progress io.Writer) (report *bench.Report, err error) {
-	s, err := setStage(o)
+	s, err := newEnvironment(o)
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +90,16 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 				"CPU/run is getrusage of this process and its descendants, ms",
 		},
 	}
+	groups := measures
+	if o.against != "" {
+		groups = comparisons
+		if err := s.describeVersions(ctx, report); err != nil {
+			return nil, err
+		}
+	}
 	report.Machine.LoadStart = load()
 	var names []string
-	for _, m := range measures {
+	for _, m := range groups {
 		names = append(names, m.name)
 		if !o.only.MatchString(m.name) {
 			continue
@@ -109,7 +119,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (report *bench
 	return report, nil
 }
 
-func setStage(o *options) (*environment, error) {
+func newEnvironment(o *options) (*environment, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("native sandboxes need root")
 	}
@@ -126,7 +136,7 @@ func setStage(o *options) (*environment, error) {
 			return nil, fmt.Errorf("%w; try: make build", err)
 		}
 	}
-	// As for a library user with sandbox-init beside the program.
+	// A program that uses the library has sandbox-init beside it in the same way.
 	if err := os.Setenv("SANDBOX_RUN_INIT", init); err != nil {
 		return nil, err
 	}
@@ -174,7 +184,7 @@ func (s *environment) clear() error {
 
 func machine() bench.Machine {
 	m := bench.Machine{Cores: runtime.NumCPU(), Kernel: word("/proc/sys/kernel/osrelease", 0), Go: runtime.Version(), Date: time.Now()}
-	text, _ := os.ReadFile("/proc/cpuinfo") // a line more or less in the report
+	text, _ := os.ReadFile("/proc/cpuinfo") // on failure the report has no model
 	if _, rest, found := strings.Cut(string(text), "model name"); found {
 		line, _, _ := strings.Cut(rest, "\n")
 		m.CPU = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), ":"))
@@ -184,7 +194,7 @@ func machine() bench.Machine {
 
 func load() string { return word("/proc/loadavg", 0) }
 
-// word is a field of a small file of the kernel, or "?".
+// word returns a field of a small file of the kernel, or "?".
 func word(path string, n int) string {
 	text, err := os.ReadFile(path)
 	fields := strings.Fields(string(text))
@@ -194,15 +204,15 @@ func word(path string, n int) string {
 	return fields[n]
 }
 
-// cpuTime is the CPU time of this process, or of its reaped descendants.
+// cpuTime returns the CPU time of this process, or of its reaped descendants.
 func cpuTime(who int) (time.Duration, error) {
 	var u unix.Rusage
 	err := unix.Getrusage(who, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }
 
-// pause lets the machine finish what either side has left to it (kernel threads remove
-// namespaces, the library starts a spare init), so that it does not slow the other side down.
+// pause lets the machine finish deferred work of either side, so that it does not slow the other side down: kernel threads remove
+// namespaces, the library starts a spare init.
 const pause = 3 * time.Millisecond
 
 // timed measures f. Its CPU time is this process's during f, and that of descendants reaped by f
@@ -224,7 +234,7 @@ func timed(f func() error, after func() error) (bench.Sample, error) {
 	return bench.Sample{Wall: wall, CPU: own[1] - own[0] + others[1] - others[0]}, errors.Join(errs[:]...)
 }
 
-// children are the children of this process.
+// children returns the pids of this process's children.
 func children() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -27,9 +27,10 @@ type hello struct {
 	file     string
 	text     string // %d is the number
 	compiled bool   // the reference compiles, too
+	table    bool   // prints the number in a table
 	excess   float64
 	ratio    float64
-	cached   float64 // of the ratio, when the source is unchanged
+	cached   float64 // bar of the ratio if the source is unchanged
 }
 
 var hellos = []hello{
@@ -44,8 +45,8 @@ var hellos = []hello{
 		compiled: true, ratio: 1.15, cached: 0.5},
 }
 
-// languages are the rows of whole commands, from code to result, against the same programs and flags without
-// a sandbox. Both may use both processors.
+// languages compares whole commands, from code to result, with the same programs and flags without a sandbox. Both sides may use both
+// processors.
 func (s *environment) languages(ctx context.Context) ([]bench.Row, error) {
 	var rows []bench.Row
 	for _, h := range hellos {
@@ -117,7 +118,7 @@ type step struct {
 	dir  string
 }
 
-// source is the program's file on one of the two sides, "ours" or "workspace".
+// source returns the program's file on one of the two sides, "ours" or "workspace".
 func (b *bare) source(side string) string { return filepath.Join(b.dir, side, b.file) }
 
 func (b *bare) write(side string, number int) error {
@@ -134,7 +135,7 @@ func (b *bare) prepare(ctx context.Context) error {
 	if err := b.write("ours", 0); err != nil {
 		return err
 	}
-	// One run first: it makes the prepared files of the toolchain.
+	// The first run makes the prepared files of the toolchain.
 	first := exec.CommandContext(ctx, b.cli, b.source("ours"))
 	first.Env = append(os.Environ(), b.env...)
 	if out, err := first.CombinedOutput(); err != nil {
@@ -160,7 +161,7 @@ func (b *bare) prepare(ctx context.Context) error {
 		sandbox.HomeDir, filepath.Join(b.dir, "home"),
 	}
 	for _, m := range plan.Sandbox.Root.Add {
-		// Directories that are read-only inside are written to here: use others than ours.
+		// The reference writes to directories that are read-only inside, so it gets copies of its own.
 		if strings.HasSuffix(m.Target, "/go-build") {
 			own := filepath.Join(b.dir, "go-build")
 			if err := os.CopyFS(own, os.DirFS(m.Source)); err != nil {
@@ -197,7 +198,7 @@ func (b *bare) prepare(ctx context.Context) error {
 	return nil
 }
 
-// String is the command as one would type it.
+// String returns the command as in a shell.
 func (b *bare) String() string {
 	var steps []string
 	for _, st := range b.steps[b.first:] {
@@ -210,7 +211,7 @@ func (b *bare) String() string {
 	return text
 }
 
-// command runs ours in the user's own environment, by which it finds toolchains.
+// command runs sandbox-run in the user's own environment, through which it finds toolchains.
 func (b *bare) command() (bench.Sample, error) {
 	args := []string{"sandbox-run", "--cpus", "2", "--quiet", b.source("ours")}
 	return timed(func() error { return b.do(step{path: b.cli, args: args, env: os.Environ()}) }, nil)
@@ -235,16 +236,16 @@ func (b *bare) sample(_ context.Context, number int) (bench.Sample, error) {
 	}, nil)
 }
 
-func (b *bare) do(st step) error {
+func (s *environment) do(st step) error {
 	pid, err := syscall.ForkExec(st.path, st.args, &syscall.ProcAttr{Dir: st.dir, Env: st.env,
-		Files: []uintptr{b.null.Fd(), b.null.Fd(), b.null.Fd()}})
+		Files: []uintptr{s.null.Fd(), s.null.Fd(), s.null.Fd()}})
 	if err != nil {
 		return fmt.Errorf("%s: %w", st.path, err)
 	}
 	return (&program{path: st.path, args: st.args}).await(pid)
 }
 
-// audit is the cost of a line in the audit log at the end of a run: the log is opened, locked, written to and closed.
+// audit measures a line in the audit log at the end of a run: open, lock, write and close.
 func (s *environment) audit(context.Context) ([]bench.Row, error) {
 	entry := audit.Entry{
 		Who: audit.Me(audit.EntryCLI), Language: "python", Version: "3.11.7", CodeSHA256: audit.Digest([]byte("print(1)")),

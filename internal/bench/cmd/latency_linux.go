@@ -21,7 +21,7 @@ func (s *environment) once(ctx context.Context, number int, spec sandbox.Spec, a
 	if err != nil {
 		return nil, err
 	}
-	// A different environment each time: a reused result would be noticed.
+	// A different environment each time, so that a reused result would be noticed.
 	p := sandbox.Process{Args: args, Env: map[string]string{"BENCH_RUN": strconv.Itoa(number)}}
 	result, err := s.manager.Run(ctx, id, p, sandbox.IO{})
 	if err := errors.Join(err, s.manager.Delete(ctx, id)); err != nil {
@@ -33,7 +33,7 @@ func (s *environment) once(ctx context.Context, number int, spec sandbox.Spec, a
 	return result, nil
 }
 
-// fresh times once, and checks that nothing is left.
+// fresh times once, and checks that the deleted sandbox leaves nothing.
 func (s *environment) fresh(spec sandbox.Spec, args ...string) bench.Run {
 	return func(ctx context.Context, number int) (bench.Sample, error) {
 		return timed(func() error {
@@ -47,7 +47,7 @@ func always(p *program) bench.Run {
 	return func(context.Context, int) (bench.Sample, error) { return p.sample() }
 }
 
-// library is rows 1: Create, Run and Delete in this process.
+// library measures rows 1: Create, Run and Delete in this process.
 func (s *environment) library(ctx context.Context) ([]bench.Row, error) {
 	// Control: the leftovers of one running sandbox are found.
 	if err := s.seesLeftovers(ctx); err != nil {
@@ -87,7 +87,7 @@ func (s *environment) seesLeftovers(ctx context.Context) error {
 	return s.gone.verify()
 }
 
-// command is row 2: the whole of `sandbox-run exec -- true`.
+// command measures row 2: the whole of `sandbox-run exec -- true`.
 func (s *environment) command(ctx context.Context) ([]bench.Row, error) {
 	cli := s.program(s.cli, "exec", "--", "true")
 	ours, ref, err := bench.Pairs(ctx, s.warmup, s.pairs, always(cli), always(s.reference))
@@ -97,7 +97,7 @@ func (s *environment) command(ctx context.Context) ([]bench.Row, error) {
 	return []bench.Row{bench.Compare("sandbox-run exec -- true, the whole command", "bwrap", ours, ref, 2.5)}, nil
 }
 
-// inits is row 3: what the initialisers of all linked packages cost at every start.
+// inits measures row 3: the initialisers of all linked packages at every start.
 func (s *environment) inits(ctx context.Context) ([]bench.Row, error) {
 	var sums []float64
 	for range s.traces {
@@ -134,7 +134,7 @@ func sumInits(trace string) (ms float64, packages int) {
 	return ms, packages
 }
 
-// bare is for information: what the programs cost without any sandbox.
+// bare measures the programs without a sandbox, for information.
 func (s *environment) bare(ctx context.Context) ([]bench.Row, error) {
 	true_ := s.program("/usr/bin/true")
 	samples, err := bench.Series(ctx, s.warmup, s.pairs, always(true_))

@@ -76,15 +76,14 @@ func (l *leftovers) list() ([]string, error) {
 	return found, nil
 }
 
-// waits reports whether a group is of a spare init: the backend keeps one, and on cgroup v2
-// it has a group of its own.
+// waits reports whether a cgroup is that of a spare init. The backend keeps one, which on cgroup v2 has a cgroup of its own.
 func waits(group string) bool {
 	events, err := os.ReadFile(group + "/init/cgroup.events")
 	_, programs := os.Stat(group + "/run")
 	return err == nil && strings.Contains(string(events), "populated 1") && programs != nil
 }
 
-// verify fails when anything is left. Not timed.
+// verify fails if a deleted sandbox left a cgroup or a loop device. It is not timed.
 func (l *leftovers) verify() error {
 	found, err := l.list()
 	if err != nil {

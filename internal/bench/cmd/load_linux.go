@@ -19,7 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// throughput is row 4: as many fresh sandboxes as all cores can make.
+// throughput measures row 4: the rate of fresh sandboxes on all cores.
 func (s *environment) throughput(ctx context.Context) ([]bench.Row, error) {
 	// No other goroutine may reap orphans while workers wait for their own children.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
@@ -34,7 +34,7 @@ func (s *environment) throughput(ctx context.Context) ([]bench.Row, error) {
 		}
 	}
 	reference := func(context.Context, int) error { return s.reference.run() }
-	// Several per core, on either side: a sandbox waits for the kernel part of the time.
+	// Both sides have several workers per core, because a sandbox waits for the kernel part of the time.
 	workers := 4 * runtime.GOMAXPROCS(0)
 	warm := func(run func(context.Context, int) error) error {
 		_, err := bench.Throughput(ctx, workers, s.each/5, run)
@@ -66,8 +66,7 @@ func (s *environment) throughput(ctx context.Context) ([]bench.Row, error) {
 	return []bench.Row{row(0, sandbox.ScratchMemory, 350), row(1, sandbox.ScratchDisk, 250), single}, err
 }
 
-// backToBack is for information: one sandbox after another leaves no pause in which the next spare init
-// could be started without cost.
+// backToBack measures one sandbox after another, for information. There is no pause in which the next spare init starts without cost.
 func (s *environment) backToBack(ctx context.Context, ours, reference func(context.Context, int) error) (bench.Row, error) {
 	sums, byRound, err := bench.Rates(ctx, s.rounds, 1, s.each, ours, reference)
 	if err != nil {
@@ -95,9 +94,9 @@ func roundRatio(a, b bench.Rate, as, bs []float64) *bench.Interval {
 	return &v
 }
 
-// idle is row 5: the cost of a sandbox that does nothing.
+// idle measures row 5: the memory of a sandbox that does nothing.
 func (s *environment) idle(ctx context.Context) (rows []bench.Row, err error) {
-	if _, err := s.once(ctx, 0, sandbox.Spec{}, "true"); err != nil { // makes what is made once
+	if _, err := s.once(ctx, 0, sandbox.Spec{}, "true"); err != nil { // the first run makes what the manager makes once
 		return nil, err
 	}
 	before, err := footprint()
@@ -177,7 +176,7 @@ func footprint() (m memory, err error) {
 	return m, err
 }
 
-// pssOf is a process's memory, shared pages counted by share.
+// pssOf returns the proportional set size of a process in MB.
 func pssOf(pid string) (float64, error) {
 	text, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
 	if err != nil {
@@ -186,7 +185,7 @@ func pssOf(pid string) (float64, error) {
 	return megabytes(text, "Pss:")
 }
 
-// megabytes reads a line like "Pss:  1234 kB", where the kernel means KiB.
+// megabytes parses a line like "Pss:  1234 kB", in which the kernel counts KiB.
 func megabytes(text []byte, name string) (float64, error) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		f := strings.Fields(lines.Text())

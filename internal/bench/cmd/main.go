@@ -3,15 +3,16 @@
 //
 // Place in the flow. `make bench` runs it after `make build`; docs/PERFORMANCE.md says how to read
 // it, and `-update docs/PERFORMANCE.md` puts the table there. It uses pkg/sandbox as a Go program
-// with sandbox-init installed does, and bin/sandbox-run as a shell does.
+// with sandbox-init installed does, and bin/sandbox-run as a shell does. With `-against DIR` the
+// executables of an older version are the reference, and only executables are measured.
 //
-// Lifecycle. One backend and one manager for all measures, closed at the end. Nothing is left on
-// the machine; the benchmark checks that.
+// Lifecycle. All measures share one backend and one manager, which are closed at the end. The
+// benchmark checks that it leaves nothing on the machine.
 //
-// Concurrency. One measure after another: they would disturb each other.
+// Concurrency. Measures run one after another, because they would disturb each other.
 //
-// Limits. Linux, root, bubblewrap. Exit code 0 when every bar was met, 1 when one was missed, 2
-// when it could not be measured.
+// Limits. It needs Linux, root and bubblewrap. It exits with 0 if every bar was met, 1 if one was
+// missed, 2 if a measurement failed.
 package main
 
 import (
@@ -45,24 +46,25 @@ func main() {
 	os.Exit(code)
 }
 
-// leastPairs is the number of pairs below which figures mean nothing.
+// leastPairs is the smallest number of pairs for valid figures.
 const leastPairs = 60
 
-// options are the flags, and what follows from -smoke.
+// options are the flags, and the sizes that -smoke reduces.
 type options struct {
 	pairs           int // of the latencies
 	probes          int // pairs of the overheads
 	neighbourRounds int // of five runs beside a neighbour
 	traces          int // starts traced for package initialisers
 	warmup          int
-	rounds          int           // of the throughput, each with its order turned
+	rounds          int           // of the throughput, in alternating order
 	each            time.Duration // of one throughput in one round
 	idle            int           // sandboxes that do nothing
 	crowdSize       int           // of those of a server
 	overloadFor     time.Duration
-	soakFor         time.Duration // 0: not at all
+	soakFor         time.Duration // 0: no soak
 	only            *regexp.Regexp
 	bin             string
+	against         string // directory of an older version's executables; empty: the references are measured
 	json            string
 	update          string
 	markdown        bool
@@ -77,6 +79,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.pairs, "n", 200, "pairs of each latency, at least 60")
 	only := fs.String("only", "", "measure only what `REGEX` matches")
 	fs.StringVar(&o.bin, "bin", "bin", "`directory` of sandbox-run and sandbox-init")
+	fs.StringVar(&o.against, "against", "", "compare with the executables of an older version in `directory`, row by row")
 	fs.StringVar(&o.json, "json", "", "also write the report to `FILE` as JSON")
 	fs.StringVar(&o.update, "update", "", "also put the table into the marked section of `FILE`")
 	fs.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
@@ -87,6 +90,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.against != "" && o.update != "" {
+		return nil, errors.New("-against: its rows are not those of the document: -update is refused")
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
@@ -123,7 +129,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// finish writes the report to all destinations, and judges.
+// finish writes the report to all destinations, and returns the exit code.
 func finish(o *options, report *bench.Report, stdout, stderr io.Writer) int {
 	write := report.Text
 	if o.markdown {

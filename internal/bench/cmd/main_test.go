@@ -12,7 +12,8 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	for _, bad := range [][]string{{"-n", "59"}, {"-only", "("}, {"more"}, {"-smoke", "-update", "x"}, {"-nonsense"}} {
+	for _, bad := range [][]string{{"-n", "59"}, {"-only", "("}, {"more"}, {"-smoke", "-update", "x"},
+		{"-against", "x", "-update", "x"}, {"-nonsense"}} {
 		if _, err := parse(bad, &strings.Builder{}); err == nil {
 			t.Errorf("%v was accepted", bad)
 		}

@@ -19,14 +19,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// neighbourBar is row R13 of the threats: how much slower a run may be while another sandbox misbehaves.
+// neighbourBar is row R13 of the threats: the largest ratio of a run's time while another sandbox misbehaves.
 const neighbourBar = 1.5
 
-// A nuisance never ends by itself, and uses all of one core, 128 MiB, 100 processes and 256 MiB of disk.
+// nuisance is a program that never ends by itself, and uses up its limits: one core, 128 MiB, 100 processes and 256 MiB of disk.
 type nuisance struct {
 	name string
 	args []string
-	// worst checks that the nuisance is at work.
+	// worst fails while the nuisance has not reached its limit.
 	worst func(monitor.Metrics) error
 }
 
@@ -58,7 +58,7 @@ while True:
 	},
 	{
 		"a flood of refused calls", []string{probeAt, probeWord, "refused"},
-		// It would have ended at the first call that was allowed.
+		// The program ends at the first system call that is allowed.
 		func(m monitor.Metrics) error {
 			return some("CPU time", uint64(m.CPUTime.Duration()/(10*time.Millisecond)))
 		},
@@ -72,7 +72,7 @@ func some(what string, n uint64) error {
 	return nil
 }
 
-// refused makes system calls that no sandbox allows, for ever.
+// refused makes system calls that no sandbox allows, without end.
 func refused() error {
 	for {
 		if _, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, 0, 0, 0); errno != unix.EPERM && errno != unix.ENOSYS {
@@ -81,7 +81,7 @@ func refused() error {
 	}
 }
 
-// nuisanceAlive is a running nuisance, stopped or not.
+// nuisanceAlive is a started nuisance, which setQuiet stops and continues.
 type nuisanceAlive struct {
 	s    *environment
 	id   string
@@ -171,7 +171,7 @@ func (a *nuisanceAlive) setQuiet(quiet bool) error {
 		return err
 	}
 	time.Sleep(resumed)
-	// Its use counts from here on.
+	// Count its CPU time from here on.
 	if m, metricsErr := a.s.manager.GetMetrics(a.id); metricsErr == nil {
 		a.since.cpu, a.since.wall = m.CPUTime.Duration(), time.Now()
 	}
@@ -243,7 +243,7 @@ func (a *nuisanceAlive) end() (err error) {
 	return err
 }
 
-// neighbours is row R13: a fresh sandbox while another one is a nuisance, against the same while that one is stopped.
+// neighbours measures row R13: a fresh sandbox while a nuisance runs, against the same while the nuisance is stopped.
 func (s *environment) neighbours(ctx context.Context) ([]bench.Row, error) {
 	if _, err := os.Stat(python3); err != nil {
 		return nil, fmt.Errorf("%w; try: scripts/deps.sh bench", err)
@@ -281,7 +281,7 @@ func (s *environment) neighbour(ctx context.Context, n nuisance) (row bench.Row,
 	}
 	for _, samples := range [][]bench.Sample{loud, quiet} {
 		for i := range samples {
-			samples[i].CPU = 0 // the nuisance's is in it
+			samples[i].CPU = 0 // it includes that of the nuisance
 		}
 	}
 	if err := a.end(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/oci"
 )
 
-// oci is the cost that the OCI backend adds to its runtime: the whole command beside a bare `runc run` of a bundle with the same isolation.
+// oci compares the whole command of the OCI backend with a bare `runc run` of a bundle with the same isolation.
 func (s *environment) oci(ctx context.Context) (rows []bench.Row, err error) {
 	const python = "/usr/bin/python3"
 	hello := []string{python, "-c", `print("hello")`}

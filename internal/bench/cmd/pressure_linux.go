@@ -18,11 +18,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 )
 
-// clients of the throughput, as those that others have measured with.
+// clients is the number of concurrent clients, the same as in published measurements.
 const clients = 8
 
-// pressure are the rows of a busy server: at its peak, near it, far beyond it. The Python is the distribution's, which loads no other
-// modules at its start, as in published measurements of such rates.
+// pressure measures a busy server at its peak, near it and far beyond it. It uses the distribution's Python, which loads no other modules
+// at its start, as in published measurements of such rates.
 func (s *environment) pressure(ctx context.Context) (rows []bench.Row, err error) {
 	env := []string{systemPath()}
 	v, err := s.serveWith(ctx, env)
@@ -47,7 +47,7 @@ func (s *environment) pressure(ctx context.Context) (rows []bench.Row, err error
 	return append(append(rows, near, beside), over...), err
 }
 
-// peak is how many requests all cores can serve, beside how often they can run the same program bare.
+// peak compares the rate of requests on all cores with the rate of the same program without a sandbox.
 func (s *environment) peak(ctx context.Context, v *server, env []string) (row bench.Row, rate float64, err error) {
 	// No other goroutine may reap orphans while workers wait for their own children.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
@@ -100,7 +100,7 @@ func (s *environment) peak(ctx context.Context, v *server, env []string) (row be
 	}, rate, nil
 }
 
-// near is the tail of latencies at 70 % of the peak.
+// near measures the tail of latencies at 70 % of the peak.
 func (s *environment) near(ctx context.Context, v *server, rate float64) (bench.Row, error) {
 	python := of("python")
 	n := max(3, int(rate*float64(s.rounds)*s.each.Seconds()*2))
@@ -119,7 +119,7 @@ func (s *environment) near(ctx context.Context, v *server, rate float64) (bench.
 	}, nil
 }
 
-// servedNeighbour is the latency of a request while another one runs a fork bomb, both on one server.
+// servedNeighbour measures the latency of a request while another request runs a fork bomb on the same server.
 func (s *environment) servedNeighbour(ctx context.Context, v *server) (row bench.Row, err error) {
 	python := of("python")
 	var bomb string
@@ -175,7 +175,7 @@ func (s *environment) servedNeighbour(ctx context.Context, v *server) (row bench
 	return row, nil
 }
 
-// overload is four times as much as the server can do, for a minute.
+// overload measures a server that gets four times its peak rate for a minute.
 func (s *environment) overload(ctx context.Context, v *server, rate float64) ([]bench.Row, error) {
 	python := of("python")
 	calm, err := bench.Series(ctx, 0, max(3, s.warmup), func(ctx context.Context, _ int) (bench.Sample, error) {
@@ -225,7 +225,7 @@ func (s *environment) overload(ctx context.Context, v *server, rate float64) ([]
 	if err != nil {
 		return nil, err
 	}
-	// Normal again: three in a row that take at most twice as long as before.
+	// The server has recovered after three successive requests of at most twice the earlier time.
 	again := time.Duration(0)
 	for inARow := 0; inARow < 3 && time.Since(ended) < time.Minute; {
 		began := time.Now()
@@ -262,7 +262,7 @@ func (s *environment) overload(ctx context.Context, v *server, rate float64) ([]
 	}, nil
 }
 
-// crowd is the cost of an idle sandbox of a server.
+// crowd measures the memory of an idle sandbox of a server.
 func (s *environment) crowd(ctx context.Context) (rows []bench.Row, err error) {
 	// The sum of the limits exceeds the machine's memory: idle sandboxes do not use theirs.
 	v, err := s.serve(ctx, "--promise-memory", "64g", "--promise-cpus", "1024")
@@ -407,7 +407,7 @@ func (v *server) footing() (f footing, err error) {
 	return f, nil
 }
 
-// soak is mixed load for a long time, after which the server's resources have not grown. Only with -soak.
+// soak checks that a server's resources have not grown after a long mixed load. It runs only with -soak.
 func (s *environment) soak(ctx context.Context) (rows []bench.Row, err error) {
 	if s.soakFor == 0 {
 		return nil, nil

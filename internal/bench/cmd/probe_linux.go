@@ -18,15 +18,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The probe is this executable under another first argument: the same file inside and bare. It
-// times itself, so that its start-up is not in the figure, and prints nanoseconds.
+// probeWord is the first argument with which this executable is the probe: the same file inside and bare. The probe times itself, so that
+// its start-up is not in the figure, and prints nanoseconds.
 const probeWord = "sandbox-run-bench-probe"
 
 func isProbe(args []string) bool { return len(args) > 1 && args[1] == probeWord }
 
 const syscallRounds = 200_000
 
-// probe does one kind of work and prints how long it took.
+// probe does one kind of work and prints its duration.
 func probe(args []string, stdout io.Writer) int {
 	work := map[string]func() error{"cpu": burn, "syscalls": calls, "refused": refused}[strings.Join(args, " ")]
 	if work == nil {
@@ -44,9 +44,8 @@ func probe(args []string, stdout io.Writer) int {
 // sink keeps the compiler from removing work without a visible result.
 var sink atomic.Uint64
 
-// burn computes and sorts: arithmetic, branches and memory, no system calls. It takes about as long as
-// calls: in a quarter of that, the end of the start (starting the next spare init is
-// a millisecond's work) would be the overhead of a program that computes.
+// burn computes and sorts: arithmetic, branches and memory, no system calls. It takes about as long as calls. In a shorter run, the start
+// of the next spare init, which takes a millisecond, would count as overhead of the program.
 func burn() error {
 	x := uint64(88172645463325252)
 	data := make([]uint64, 1<<15)
@@ -63,7 +62,7 @@ func burn() error {
 	return nil
 }
 
-// calls is getppid and a read of one byte, over and over.
+// calls repeats getppid and a read of one byte.
 func calls() error {
 	zero, err := os.Open("/dev/zero")
 	if err != nil {
@@ -88,13 +87,13 @@ var probeEnv = map[string]string{"GORACE": "atexit_sleep_ms=0"}
 // probeAt is the path of the probe inside.
 const probeAt = "/opt/bench/probe"
 
-// overhead is row 6: the same work inside and bare, timed by itself.
+// overhead measures row 6: the same work inside and bare, timed by the probe itself.
 func (s *environment) overhead(ctx context.Context) ([]bench.Row, error) {
 	spec := sandbox.Spec{
 		Scratch: sandbox.ScratchMemory,
 		Volumes: []sandbox.Volume{{Source: s.self, Target: probeAt}},
 		Env:     probeEnv,
-		// All cores: the runtime's other threads would eat into a quota of one.
+		// Two cores: with one, the Go runtime's other threads would use a part of the quota.
 		Limits: sandbox.Limits{CPUs: float64(min(2, machine().Cores))},
 	}
 	var rows []bench.Row

@@ -17,8 +17,8 @@ import (
 var referenceArgs = strings.Fields("--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 " +
 	"--unshare-all --proc /proc --dev /dev --tmpfs /tmp true")
 
-// program is a command started the cheapest way Go has: fork and exec with shared memory, no
-// goroutines, no pipes but those asked for.
+// program is a command that starts in the cheapest way of Go: fork and exec with shared memory, without goroutines and without pipes that
+// the caller does not request.
 type program struct {
 	path string
 	args []string // with the name
@@ -31,7 +31,7 @@ func (s *environment) program(path string, args ...string) *program {
 	return &program{path: path, args: append([]string{name}, args...), null: s.null}
 }
 
-// String is the command line.
+// String returns the command line.
 func (p *program) String() string { return strings.Join(p.args, " ") }
 
 var plainEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
@@ -44,7 +44,7 @@ func (p *program) start(stdout *os.File, env ...string) (int, error) {
 	})
 }
 
-// run runs the program to its end, which must be success.
+// run runs the program, and fails unless it exits with 0.
 func (p *program) run() error {
 	pid, err := p.start(p.null)
 	if err != nil {
@@ -70,12 +70,11 @@ func (p *program) await(pid int) error {
 	}
 }
 
-// sample is one run of the program. bwrap returns before its sandbox has ended; its orphans are
-// waited for outside of its time, so that they do not disturb the next run and their CPU time
-// counts.
+// sample measures one run of the program. bwrap returns before its sandbox has ended. sample waits for the orphans after the measured
+// time, so that they do not disturb the next run and their CPU time counts.
 func (p *program) sample() (bench.Sample, error) { return timed(p.run, reapOrphans) }
 
-// reapOrphans waits for the processes that bwrap left to this process. Other children are the library's.
+// reapOrphans waits for the orphans of bwrap. Other children belong to the library.
 func reapOrphans() error {
 	pids, err := children()
 	if err != nil {

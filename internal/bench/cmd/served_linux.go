@@ -61,7 +61,7 @@ const (
 	refillTime = 200 * time.Millisecond
 )
 
-// served are the rows of the HTTP API: a request over the unix socket, until its whole answer is read, against the same programs and flags.
+// served compares a request over the unix socket, until its whole answer is read, with the same programs and flags without a sandbox.
 func (s *environment) served(ctx context.Context) (rows []bench.Row, err error) {
 	if out, err := exec.CommandContext(ctx, python3, "-c", "import pandas").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s has no pandas: %w: %s; try: scripts/deps.sh bench", python3, err, out)
@@ -77,7 +77,7 @@ func (s *environment) served(ctx context.Context) (rows []bench.Row, err error) 
 	return append(rows, peers...), err
 }
 
-// systemPath finds the distribution's programs first.
+// systemPath returns a PATH with the distribution's programs first.
 func systemPath() string { return "PATH=/usr/bin:/bin:" + os.Getenv("PATH") }
 
 func (s *environment) servedBy(ctx context.Context, system bool) (rows []bench.Row, err error) {
@@ -196,7 +196,7 @@ func (s *environment) arriving(ctx context.Context, v *server, r *request, b *ba
 		for _, d := range took {
 			ours = append(ours, bench.Sample{Wall: d})
 		}
-		// The number that waits now is no measure: the last request has taken one, and its refill is delayed.
+		// The present number of members is too low: the last request has taken one, and its refill is delayed.
 		members, err := v.metric(ctx, "sandbox_run_pool_wanted_members")
 		if err != nil {
 			return nil, nil, 0, err
@@ -236,7 +236,7 @@ func arrive(ctx context.Context, n int, rate float64, ask func(context.Context) 
 	return took, errors.Join(append(errs, ctx.Err())...)
 }
 
-// peers is for information: the same program in other sandboxes. Docker's are in rows of their own.
+// peers measures the same program in other sandboxes, for information. Docker has rows of its own.
 func (s *environment) peers(ctx context.Context) (rows []bench.Row, err error) {
 	if _, err := os.Stat(python3); err != nil {
 		return nil, fmt.Errorf("%w; try: scripts/deps.sh bench", err)

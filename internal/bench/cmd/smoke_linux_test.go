@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -82,6 +83,96 @@ func TestSmoke(t *testing.T) {
 	if left, _ := filepath.Glob("/var/cache/sandbox-run-bench-*"); len(left) > 0 {
 		// Another benchmark may be running; its directory can not be distinguished.
 		t.Logf("left or in use: %v", left)
+	}
+}
+
+// TestAgainstSmoke compares the executables with themselves (make test-all: in every row). Its figures mean nothing.
+func TestAgainstSmoke(t *testing.T) {
+	testenv.NeedRoot(t)
+	if os.Getenv("SANDBOXTEST_GUEST") != "" {
+		t.Skip("no Go toolchain in the virtual machine, and nothing to measure on an emulated processor")
+	}
+	only, want := "^(version|start)$", []string{"sandbox-run version,", "sandbox-run exec -- true,"}
+	if testenv.All() {
+		only = ""
+		for _, language := range []string{"python", "shell", "javascript", "sql", "go"} {
+			want = append(want, language+" hello, the whole command")
+		}
+		for _, language := range []string{"python", "shell", "javascript", "sql"} {
+			want = append(want, language+" hello, HTTP")
+		}
+		want = append(want, "throughput of Python hello")
+	}
+	bin, report := built(t), filepath.Join(t.TempDir(), "report.json")
+	args := []string{"-smoke", "-only", only, "-bin", bin, "-against", bin, "-json", report}
+	var out, progress strings.Builder
+	if code := run(t.Context(), args, &out, &progress); code != exitMet {
+		t.Fatalf("code %d\n%s", code, progress.String())
+	}
+	t.Log("\n" + progress.String() + out.String())
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range r.Rows {
+		if row.Bar == nil || !row.Bar.OfInterval || row.Versus != "old" || row.Reference == nil || row.Ours.P50 <= 0 || row.Reference.P50 <= 0 {
+			t.Errorf("%s: no comparison: %+v", row.Name, row)
+		}
+		want = slices.DeleteFunc(want, func(name string) bool { return strings.HasPrefix(row.Name, name) })
+	}
+	if len(want) > 0 {
+		t.Errorf("no rows for %q", want)
+	}
+}
+
+func TestAgainstRefuses(t *testing.T) {
+	testenv.NeedRoot(t)
+	bin := built(t)
+	o, err := parse([]string{"-smoke", "-bin", bin, "-against", t.TempDir()}, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := measure(t.Context(), o, &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "the old version") {
+		t.Errorf("without older executables: %v", err)
+	}
+}
+
+// TestVersions holds that two versions share no directory, socket or init.
+func TestVersions(t *testing.T) {
+	testenv.NeedRoot(t)
+	t.Setenv("SANDBOX_RUN_INIT", "/new/sandbox-init")
+	t.Setenv("XDG_CACHE_HOME", "/shared")
+	s := &environment{options: &options{against: "/old"}, cli: "/new/sandbox-run"}
+	sides, remove, err := s.versions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	directories := []string{"XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"}
+	seen := map[string]bool{}
+	for _, v := range sides {
+		for _, entry := range v.environ() {
+			name, _, _ := strings.Cut(entry, "=")
+			if !strings.HasPrefix(name, "SANDBOX_RUN_") && !slices.Contains(directories, name) {
+				continue
+			}
+			if seen[entry] || !strings.Contains(entry, v.dir+"/") {
+				t.Errorf("%s version: %s is not its own", v.name, entry)
+			}
+			seen[entry] = true
+		}
+	}
+	if len(seen) != 8 {
+		t.Errorf("variables: %v", seen)
+	}
+	if err := remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(sides[0].dir); !os.IsNotExist(err) {
+		t.Errorf("left: %v", err)
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/bench"
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
-	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // as sandbox-rund has it
+	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // sandbox-rund links it
 )
 
-// unpackPairs is how often an image is unpacked: each takes a second.
+// unpackPairs is the number of pairs; each takes seconds.
 const unpackPairs = 30
 
 // unpack compares an image of 200 MB of the host's files with tar of the same bytes, compressed as in registries.
@@ -33,7 +33,7 @@ func (s *environment) unpack(ctx context.Context) (rows []bench.Row, err error) 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// More than the timeout at the end of the benchmark.
+	// The removal may take longer than the timeout at the end of the benchmark.
 	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
 	plain := filepath.Join(dir, "image.tar")
 	files, err := packHost(plain, size)

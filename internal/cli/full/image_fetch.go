@@ -247,7 +247,7 @@ func (c *commands) newImageBuild() *cobra.Command {
 	var tags cli.List
 	var quiet, verbose bool
 	cmd := &cobra.Command{
-		Use:   "build [flags] NAME…",
+		Use:   "build [flags] [NAME…]",
 		Short: "Make the images of languages from Debian's packages",
 		Long: `Makes images of our own from Debian's packages, without Docker and without a registry.
 The same packages yield the same image. Without a name: lists what can be made.`,

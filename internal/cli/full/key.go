@@ -260,8 +260,8 @@ func (c *commands) newKeyRotate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate [flags] NAME",
 		Short: "Give a key a new secret",
-		Long: `Gives a key a new secret and prints it. What it is good for stays, and so do the runs that
-belong to it. The old secret ends at once, or after --overlap.`,
+		Long: `Gives a key, by its name or id, a new secret and prints it. What it is good for stays, and
+so do the runs that belong to it. The old secret ends at once, or after --overlap.`,
 		Example: "  sandbox-run key rotate ci\n  sandbox-run key rotate --overlap 1h ci",
 		Args:    oneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {

@@ -51,10 +51,55 @@ func manPage(root *cobra.Command) []byte {
 	}
 	b.WriteString(".SH EXAMPLES\n")
 	manExample(&b, root.Example)
+	b.WriteString(".SH EXIT STATUS\n")
+	manRows(&b, exitCodes)
 	b.WriteString(".SH ENVIRONMENT\n")
-	manText(&b, "Every flag has a variable that gives its default: --memory is SANDBOX_RUN_MEMORY. A flag that may be repeated takes "+
-		"one value per line. NO_COLOR switches colours off.")
+	manText(&b, variablesText)
+	manRows(&b, variables)
 	return b.Bytes()
+}
+
+// exitCodes is the table of exit codes of the manual page and of the command reference.
+var exitCodes = [][2]string{
+	{"the program's own", "the program ended by itself"},
+	{"124", "time limit or CPU limit"},
+	{"137", "memory limit, or the program was ended by SIGKILL"},
+	{"128 + n", "the program was ended by signal n; 143 also after --kill-on-output"},
+	{"130, 131, 143, 129", "cancelled by Ctrl-C, SIGQUIT, SIGTERM, SIGHUP"},
+	{"141", "the reader of the output closed the pipe"},
+	{"126", "refused by policy; or the program cannot be executed; or the given image is not a valid image"},
+	{"127", "no such program; a language that is not installed; an image for --image that is not in the store"},
+	{"125", "sandbox-run itself failed, or a file of --out could not be written"},
+	{"2", "usage error; no workspace or image with this name"},
+	{"1", "the code does not compile; doctor, audit verify or receipt verify found a fault"},
+}
+
+const variablesText = "Most flags have a variable that gives their default: SANDBOX_RUN_ and the flag's name in capitals, with " +
+	"underscores instead of dashes. --memory is SANDBOX_RUN_MEMORY. A flag has precedence over its variable. An empty variable " +
+	"counts as unset. A repeatable flag takes one value per line."
+
+// variables is the table of environment variables that are no flags, of the manual page and of the command reference.
+var variables = [][2]string{
+	{"SANDBOX_RUN_INIT", "path of the sandbox-init to use"},
+	{"SANDBOX_RUN_KIT", "path of the sandbox-kit to use"},
+	{"SANDBOX_RUN_HELPER", "path of the sandbox-helper of the Docker backend"},
+	{"SANDBOX_RUN_SOCKET", "absolute path of the server's socket, for serve and for clients"},
+	{"SANDBOX_RUN_SERVER_KEY", "the API key of the server that --server names"},
+	{"SANDBOX_RUN_IMAGES", "directory of the image store"},
+	{"SANDBOX_RUN_IMAGE_PYTHON", "image of the language Python where its toolchain is missing; other languages likewise"},
+	{"NO_COLOR", "no colours"},
+	{"SOURCE_DATE_EPOCH", "seconds since 1970: no file in a built image is newer"},
+	{"XDG_RUNTIME_DIR", "where supervisors of ordinary users register, and the socket of their server"},
+	{"XDG_STATE_HOME", "the audit log and the server's data; default ~/.local/state"},
+	{"XDG_DATA_HOME", "workspaces, images and keys; default ~/.local/share"},
+	{"XDG_CONFIG_HOME", "languages.yaml and your templates; default ~/.config"},
+	{"XDG_CACHE_HOME", "compiled programs and shared files of toolchains; default ~/.cache"},
+}
+
+func manRows(b *bytes.Buffer, rows [][2]string) {
+	for _, row := range rows {
+		fmt.Fprintf(b, ".TP\n\\fB%s\\fR\n%s\n", roff(row[0]), roff(row[1]))
+	}
 }
 
 func manUsage(b *bytes.Buffer, cmd *cobra.Command) {
@@ -90,8 +135,12 @@ func manText(b *bytes.Buffer, text string) {
 	}
 }
 
+// exampleBreak ends the examples of commands that run programs. The manual page and the command reference have a table of exit codes.
+const exampleBreak = "\n\nExit codes:\n"
+
 // manExample keeps lines as they are.
 func manExample(b *bytes.Buffer, text string) {
+	text, _, _ = strings.Cut(text, exampleBreak)
 	fmt.Fprintf(b, ".PP\n.nf\n.RS\n%s\n.RE\n.fi\n", roff(strings.ReplaceAll("\n"+text, "\n  ", "\n")[1:]))
 }
 

@@ -45,6 +45,7 @@ func (c *commands) newTemplateList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list [flags]",
 		Short:   "List the templates there are",
+		Long:    "Lists the templates there are, built-in ones and your own.",
 		Example: "  sandbox-run template list\n  sandbox-run template list --json",
 		RunE: func(*cobra.Command, []string) error {
 			store, err := templateStore(dir)
@@ -90,6 +91,7 @@ func (c *commands) newTemplateShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show NAME [flags]",
 		Short:   "Show a template's variables and text",
+		Long:    "Shows a template's variables and text.",
 		Example: "  sandbox-run template show stdio --lang rust",
 		Args:    oneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -126,6 +128,7 @@ func (c *commands) newTemplateNew() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "new NAME --lang LANGUAGE [flags]",
 		Short:   "Write a commented template to start from",
+		Long:    "Writes a commented template to start from into the directory of your templates.",
 		Example: "  sandbox-run template new greeting --lang python",
 		Args:    oneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {

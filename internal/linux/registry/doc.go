@@ -18,7 +18,7 @@
 // that died (or is to lose: it then finds its file unlinked, and takes another), and Dead removes it on the way.
 //
 // Concurrency. Everything may be called by any number of processes and goroutines at once. Of several collectors each
-// orphan goes to one; a collector that dies leaves it to the next. Entry and Orphan are safe for concurrent use.
+// leftover goes to one; a collector that dies leaves it to the next. Entry and Leftover are safe for concurrent use.
 //
 // Limits. The lock is on the open file: a child that is forked and does not exec keeps its dead parent alive, here. The
 // directory needs a file system with flock and RENAME_NOREPLACE, local to the machine: /run is best, since after a reboot

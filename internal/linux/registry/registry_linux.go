@@ -67,8 +67,8 @@ func (e *Entry) Close() error { return e.finish(true) }
 // Abandon leaves the registration to a collector: for a supervisor with leftovers that lives on.
 func (e *Entry) Abandon() error { return e.finish(false) }
 
-// Orphan is the registration of a dead supervisor. This process has its lock until Remove or Release.
-type Orphan struct {
+// Leftover is the registration of a dead supervisor. This process has its lock until Remove or Release.
+type Leftover struct {
 	lockedFile
 	// Slot and Name are those of the dead supervisor.
 	Slot int
@@ -78,10 +78,10 @@ type Orphan struct {
 }
 
 // Remove deletes the registration and so releases the slot. Call it when no leftover of that supervisor exists.
-func (o *Orphan) Remove() error { return o.finish(true) }
+func (o *Leftover) Remove() error { return o.finish(true) }
 
-// Release leaves the orphan to a later collector. After Remove it does nothing, so it may be deferred.
-func (o *Orphan) Release() error { return o.finish(false) }
+// Release leaves the leftover to a later collector. After Remove it does nothing, so it may be deferred.
+func (o *Leftover) Release() error { return o.finish(false) }
 
 // finish releases the lock, after it has deleted the file if requested: in the other order a collector could take the
 // file for a dead supervisor's.
@@ -147,10 +147,9 @@ func Register(dir string, record []byte) (*Entry, error) {
 	return &Entry{lockedFile: lockedFile{dir: at, file: file, path: dir, name: name(slot)}, slot: slot}, nil
 }
 
-// Adopt takes the slot of a supervisor that is no longer registered, and of which a leftover was found: as an orphan
-// with an empty record. It returns nil if the slot is in use, by a living or a dead supervisor, or if the name is
-// invalid.
-func Adopt(dir, file string) (*Orphan, error) {
+// Adopt takes the slot of a supervisor that is no longer registered but has left something, and returns a Leftover with an
+// empty record. It returns nil if the slot is in use, by a living or a dead supervisor, or if the name is invalid.
+func Adopt(dir, file string) (*Leftover, error) {
 	slot, ok := slotOf(file)
 	if !ok {
 		return nil, nil
@@ -162,7 +161,7 @@ func Adopt(dir, file string) (*Orphan, error) {
 	locked, temporary, err := create(at, dir, nil)
 	if err == nil {
 		if err = unix.Renameat2(int(at.Fd()), temporary, int(at.Fd()), file, unix.RENAME_NOREPLACE); err == nil {
-			return &Orphan{lockedFile: lockedFile{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
+			return &Leftover{lockedFile: lockedFile{dir: at, file: locked, path: dir, name: file}, Slot: slot, Name: file}, nil
 		}
 		_ = unix.Unlinkat(int(at.Fd()), temporary, 0)
 		_ = locked.Close()
@@ -228,7 +227,7 @@ func claim(at *os.File, dir, temporary string) (int, error) {
 // Dead lists the dead supervisors, each locked by this process: call Remove or Release for every one. It leaves out
 // those that another collector has locked. An unreadable entry does not hide the others: Dead returns the others
 // together with the error. A missing directory means that there are none.
-func Dead(dir string) ([]*Orphan, error) {
+func Dead(dir string) ([]*Leftover, error) {
 	at, err := openDir(dir, false)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -241,7 +240,7 @@ func Dead(dir string) ([]*Orphan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry: list %s: %w", dir, err)
 	}
-	var dead []*Orphan
+	var dead []*Leftover
 	var errs []error
 	for _, file := range files {
 		slot, ok := slotOf(file)
@@ -265,7 +264,8 @@ func Dead(dir string) ([]*Orphan, error) {
 			errs = append(errs, fmt.Errorf("registry: read %s/%s: %w", dir, file, err), h.finish(false))
 			continue
 		}
-		dead = append(dead, &Orphan{lockedFile: lockedFile{dir: h.dir, file: h.file, path: dir, name: file}, Slot: slot, Name: file, Record: record})
+		dead = append(dead, &Leftover{lockedFile: lockedFile{dir: h.dir, file: h.file, path: dir, name: file},
+			Slot: slot, Name: file, Record: record})
 	}
 	return dead, errors.Join(errs...)
 }

@@ -146,7 +146,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-func mustDead(t *testing.T, dir string) []*Orphan {
+func mustDead(t *testing.T, dir string) []*Leftover {
 	t.Helper()
 	dead, err := Dead(dir)
 	if err != nil {
@@ -175,13 +175,13 @@ func TestKilled(t *testing.T) {
 		t.Fatalf("%+v", dead)
 	}
 	if again := mustDead(t, dir); len(again) != 0 {
-		t.Error("an orphan was given to two collectors")
+		t.Error("a leftover was given to two collectors")
 	}
 	if err := dead[0].Release(); err != nil {
 		t.Error(err)
 	}
 	if dead = mustDead(t, dir); len(dead) != 1 {
-		t.Fatal("a released orphan was not found again")
+		t.Fatal("a released leftover was not found again")
 	}
 	for _, f := range []func() error{dead[0].Remove, dead[0].Remove, dead[0].Release, me.Close, me.Close} {
 		if err := f(); err != nil {

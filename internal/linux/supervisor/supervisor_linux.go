@@ -31,7 +31,7 @@ const (
 	idsPerSandbox    = 2
 	MaxConcurrent    = idsPerSupervisor / idsPerSandbox // sandboxes of one supervisor alive at a time
 	collectTimeout   = 5 * time.Second
-	orphanTimeout    = time.Second // of the former, for each
+	leftoverTimeout  = time.Second // of the former, for each
 )
 
 // RuntimeDir is the registry directory of this user's supervisors.
@@ -170,7 +170,7 @@ func (s *Supervisor) NewDir() (string, error) {
 // makeHeld makes a directory and locks it. It replaces a directory of an earlier supervisor with that name; a directory
 // of another user, in a place where every user may write, is an error.
 func makeHeld(name string) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), orphanTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), leftoverTimeout)
 	defer cancel()
 	for {
 		made := os.Mkdir(name, 0o700)
@@ -258,7 +258,7 @@ type Found struct {
 // Collect finds the leftovers of dead supervisors and, unless dryRun, removes them. It does not touch living
 // supervisors.
 func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
-	orphans, err := registry.Dead(RuntimeDir()) // both, if some could not be read
+	leftovers, err := registry.Dead(RuntimeDir()) // both, if some could not be read
 	var found []Found
 	for _, name := range forgotten() {
 		if dryRun {
@@ -267,14 +267,14 @@ func Collect(ctx context.Context, dryRun bool) ([]Found, error) {
 		}
 		o, failed := registry.Adopt(RuntimeDir(), name)
 		if err = errors.Join(err, failed); o != nil {
-			orphans = append(orphans, o)
+			leftovers = append(leftovers, o)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
-	for _, o := range orphans {
+	for _, o := range leftovers {
 		// A leftover that can not be removed must not use up the time of the others.
-		own, done := context.WithTimeout(ctx, orphanTimeout)
+		own, done := context.WithTimeout(ctx, leftoverTimeout)
 		found = append(found, collect(own, o, dryRun)...)
 		done()
 	}
@@ -304,7 +304,7 @@ func forgotten() (names []string) {
 	return names
 }
 
-func collect(ctx context.Context, o *registry.Orphan, dryRun bool) []Found {
+func collect(ctx context.Context, o *registry.Leftover, dryRun bool) []Found {
 	var found []Found
 	clean := true
 	var roots []string

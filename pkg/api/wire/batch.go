@@ -12,8 +12,8 @@ type Batch struct {
 	Inputs        []Input  `json:"inputs,omitempty" doc:"What it is run with, one after the other or at a time."`
 	Runs          []Run    `json:"runs,omitempty" doc:"In place of run and inputs: programs that have nothing in common."`
 	Parallel      Count    `json:"parallel,omitempty" doc:"How many at a time; default and most are the server's."`
-	Order         string   `json:"order,omitempty" enum:"input,done" doc:"Items are answered in the order of the request (input, the default), or as they are done."`
-	StopOnFailure bool     `json:"stop_on_failure,omitempty" doc:"Begin no more once one was not a success; those that had not begun are skipped."`
+	Order         string   `json:"order,omitempty" enum:"input,done" doc:"Order of the answers: the request (input, the default) or the ends."`
+	StopOnFailure bool     `json:"stop_on_failure,omitempty" doc:"After an item that was not a success, skip those that have not begun."`
 	Webhook       *Webhook `json:"webhook,omitempty" doc:"Address that is sent the summary at the end, where the server does so."`
 }
 

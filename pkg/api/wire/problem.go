@@ -5,7 +5,7 @@ import "strconv"
 // Problem is an error as the API answers it: RFC 9457, application/problem+json. Type is ProblemBase followed by Code; programs
 // compare Code, people read Detail.
 type Problem struct {
-	Type     string       `json:"type" doc:"Names the kind of problem; documented in the user guide." example:"https://sandbox-run.dev/problems/invalid"`
+	Type     string       `json:"type" doc:"The kind of problem; see the user guide." example:"https://sandbox-run.dev/problems/invalid"`
 	Title    string       `json:"title" doc:"The kind of problem, in words."`
 	Status   int          `json:"status" doc:"The HTTP status."`
 	Detail   string       `json:"detail,omitempty" doc:"What is wrong with this request."`

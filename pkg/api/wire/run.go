@@ -16,7 +16,7 @@ import (
 // Run is a program to run and what it may use: the body of POST /v1/run and POST /v1/runs. Code, files or a template is required;
 // an absent field has its default. [Decode] and the server's OpenAPI document read its tags and [Run.Settings].
 type Run struct {
-	Language string `json:"language,omitempty" doc:"Language by name or alias; found out from file names, a shebang or project files without it." example:"python"`
+	Language string `json:"language,omitempty" doc:"Name or alias. Default: detected from names, shebang, project files." example:"python"`
 	Code     string `json:"code,omitempty" doc:"The program, in one file." example:"print('hello')"`
 	Name     string `json:"name,omitempty" doc:"What that file is called."`
 	Files    []File `json:"files,omitempty" doc:"The program, as a tree of files; not together with code."`
@@ -48,18 +48,18 @@ type Run struct {
 	Webhook *Webhook `json:"webhook,omitempty" doc:"POST /v1/runs: address that is told when the run is over, where the server does so."`
 
 	// The operator decides about these fields: the server refuses each of them unless its configuration allows it.
-	Workspace       string   `json:"workspace,omitempty" doc:"Name of a workspace of the server to have as /workspace. Refused unless the operator allows it."`
+	Workspace       string   `json:"workspace,omitempty" doc:"Workspace of the server, at /workspace. Refused unless the operator allows it."`
 	WorkspaceCap    Size     `json:"workspace_cap,omitempty" doc:"Most that it may hold."`
 	WorkspaceInodes Count    `json:"workspace_inodes,omitempty" doc:"Number of files it may hold."`
 	Backend         string   `json:"backend,omitempty" doc:"Name of the backend. Refused unless the operator allows it."`
 	Runtime         string   `json:"runtime,omitempty" doc:"Runtime of the backend. Refused unless the operator allows it."`
-	PassEnv         []string `json:"pass_env,omitempty" doc:"Names of the server's own variables to pass on. Refused unless the operator allows them."`
+	PassEnv         []string `json:"pass_env,omitempty" doc:"Variables of the server to pass on. Refused unless the operator allows them."`
 }
 
 // Webhook is an address that receives the end of a run.
 type Webhook struct {
 	URL    string `json:"url" doc:"Where it is sent: https, and a public address unless the operator allows another."`
-	Secret string `json:"secret,omitempty" doc:"Signs what is sent (HMAC-SHA256, as Standard Webhooks): 16 to 512 bytes, or whsec_ and base64."`
+	Secret string `json:"secret,omitempty" doc:"Key of the signature (HMAC-SHA256, Standard Webhooks): 16 to 512 bytes, or whsec_ and base64."`
 }
 
 // TTY is the size of a terminal.

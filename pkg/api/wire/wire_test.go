@@ -23,10 +23,12 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // full has every field set.
-const full = `{"language":"python","code":"x","name":"n.py","entry":"e","args":["a"],"stdin":"eA==","stdin_encoding":"base64","env":{"A":"b"},
-"timeout":"1.5s","grace":2,"cpus":0.5,"cpu_time":"3s","memory":"1.5GiB","disk":1048576,"inodes":100,"pids":7,"open_files":64,"output_limit":"1k","kill_on_output":true,
-"compile_timeout":4,"compile_memory":"1g","in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
-"scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"labels":{"l":"m"},"no_cache":true,"commands":["ls"],"forbid_imports":["os"],
+const full = `{"language":"python","code":"x","name":"n.py","entry":"e","args":["a"],"stdin":"eA==","stdin_encoding":"base64",
+"env":{"A":"b"},"timeout":"1.5s","grace":2,"cpus":0.5,"cpu_time":"3s","memory":"1.5GiB","disk":1048576,"inodes":100,"pids":7,
+"open_files":64,"output_limit":"1k","kill_on_output":true,"compile_timeout":4,"compile_memory":"1g",
+"in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
+"scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"labels":{"l":"m"},
+"no_cache":true,"commands":["ls"],"forbid_imports":["os"],
 "release":true,"edition":"2021","test":true,"setup":["s.sql"],"tty":{"rows":24,"cols":80},"volumes":["/a:/b:rw"],"image":"im"}`
 
 func TestRequest(t *testing.T) {

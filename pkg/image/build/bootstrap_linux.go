@@ -55,7 +55,8 @@ func findTools() (*tools, error) {
 	return t, nil
 }
 
-// namespaces begins a command that is root of namespaces of its own, which end with it: all its processes die, all its mounts go.
+// namespaces returns the prefix of a command that runs as root of new pid and mount namespaces. The kernel kills its processes and
+// removes its mounts when the command ends.
 func (t *tools) namespaces() []string {
 	args := []string{t.unshare}
 	if !t.root {
@@ -64,7 +65,8 @@ func (t *tools) namespaces() []string {
 	return append(args, "--fork", "--pid", "--mount-proc", "--kill-child=KILL", "--")
 }
 
-// preferences are for apt: Debian's packages alone, and of the two packages that say that /usr is merged the one that needs no Perl.
+// preferences restrict apt to Debian's packages. They exclude usrmerge, which depends on Perl; usr-is-merged satisfies the same
+// dependency.
 const preferences = `Package: usrmerge
 Pin: release *
 Pin-Priority: -1
@@ -78,12 +80,13 @@ Pin: release *
 Pin-Priority: -1
 `
 
-// command is mmdebstrap with all its arguments. The archive goes to its standard output, the sources come from its input.
+// command returns mmdebstrap with its arguments. mmdebstrap reads sources.list from its standard input and writes the archive to its
+// standard output.
 func (w *work) command(d *Definition, s *sources) []string {
 	args := append(w.tools.namespaces(), w.tools.mmdebstrap,
 		"--mode=root", "--variant=essential", "--format=tar", "--verbose",
 		"--include="+strings.Join(d.Debian, ","),
-		// Packages stay where the next build finds them; devices are not wanted.
+		// Keep the downloaded packages for the next build. Write no device nodes: a sandbox makes its own.
 		"--skip=download/empty,essential/unlink,output/dev",
 		`--aptopt=Acquire::Languages "none"`,
 		`--aptopt=Acquire::Retries "3"`,
@@ -92,7 +95,7 @@ func (w *work) command(d *Definition, s *sources) []string {
 		`--aptopt=APT::Install-Recommends "false"`,
 	)
 	if !w.tools.root {
-		// The user that apt downloads as can not reach into a home directory.
+		// The user _apt, which downloads by default, has no access to a home directory.
 		args = append(args, `--aptopt=APT::Sandbox::User "root"`)
 	}
 	for _, c := range s.conf {
@@ -102,7 +105,7 @@ func (w *work) command(d *Definition, s *sources) []string {
 		args = append(args, "--dpkgopt="+e)
 	}
 	for _, script := range []string{
-		// A merged /usr from the start.
+		// Merge /usr before the first package is unpacked: usrmerge is excluded.
 		`for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d" || exit; done`,
 		`mkdir -p "$1` + manualPages + `" "$1/etc/apt/preferences.d" "$1/var/cache/apt/archives"`,
 		`cp ` + quote(w.path("preferences")) + ` "$1/etc/apt/preferences.d/sandbox-run"`,
@@ -110,19 +113,19 @@ func (w *work) command(d *Definition, s *sources) []string {
 	} {
 		args = append(args, "--setup-hook="+script)
 	}
-	// Whether the packages are to be had is asked before anything is installed: the answer takes a second then, and a minute later.
+	// Simulate the installation first: a missing package fails within a second instead of after a minute.
 	args = append(args, `--extract-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --quiet --yes --simulate install `+
 		strings.Join(d.Debian, " ")+` >/dev/null`)
-	for _, pattern := range d.Remove { // a pattern is of a form that needs no quoting
+	for _, pattern := range d.Remove { // the regular expression of a pattern allows no character that needs quoting
 		args = append(args, `--customize-hook=cd "$1" && rm -rf .`+pattern)
 	}
 	return append(args, `--customize-hook=umount "$1/var/cache/apt/archives"`, s.suite, "-", "-")
 }
 
-// quote makes a word for a shell.
+// quote returns s as one word of a shell command.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// bootstrap has the packages installed below a directory, and what is then there written to root as an archive.
+// bootstrap runs mmdebstrap, which installs the packages and writes the result to root as an archive.
 func (w *work) bootstrap(ctx context.Context, d *Definition, s *sources, root *os.File, said *tail, o Options) error {
 	if err := os.WriteFile(w.path("preferences"), []byte(preferences), 0o644); err != nil {
 		return err
@@ -139,11 +142,11 @@ func (w *work) bootstrap(ctx context.Context, d *Definition, s *sources, root *o
 	cmd.Env = w.environ()
 	cmd.ExtraFiles = []*os.File{w.lock}
 	cmd.WaitDelay = 10 * time.Second
-	// A process group of its own: Ctrl-C is for us to handle. Pdeathsig: with us gone, so is everything.
+	// Setpgid: Ctrl-C reaches this process only, which cancels ctx. Pdeathsig: the build ends if this process is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	done := make(chan error, 1)
 	go func() {
-		// Pdeathsig is about the thread that started the child, so that one has to stay.
+		// The kernel sends Pdeathsig when the thread that started the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		done <- cmd.Run()
@@ -159,7 +162,7 @@ func (w *work) bootstrap(ctx context.Context, d *Definition, s *sources, root *o
 	return err
 }
 
-// failure is that mmdebstrap, or what it ran, said no. explain says why.
+// failure is an exit status of mmdebstrap other than 0. explain adds the reason.
 type failure struct {
 	program string
 	err     error
@@ -168,8 +171,8 @@ type failure struct {
 func (f *failure) Error() string { return f.program + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// environ is what the programs of a build see. Nothing of it gets into the image. SOURCE_DATE_EPOCH is not in it: Python would compile its
-// library so that every import hashes the source anew. Times are normalised when the layer is written.
+// environ returns the environment of the build's programs. The image contains none of it. SOURCE_DATE_EPOCH is left out: with it Python
+// compiles its library so that every import hashes the source. writeLayer normalises times.
 func (w *work) environ() []string {
 	env := []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC", "TERM=dumb",
@@ -185,10 +188,10 @@ func (w *work) environ() []string {
 	return env
 }
 
-// stages are the first words of what mmdebstrap itself says that is of interest.
+// stages are the first words of those messages of mmdebstrap that are reported as progress.
 var stages = []string{"running", "downloading", "extracting", "installing", "cleaning", "creating"}
 
-// steps finds in what apt and dpkg say what is being done.
+// steps reports progress from the output of mmdebstrap, apt and dpkg.
 type steps struct {
 	report func(string)
 	rest   []byte

@@ -17,24 +17,25 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Options say how an image is built. The zero value is right for most.
+// Options configure a build. The zero value is ready for use.
 type Options struct {
-	// Dir is where builds work and packages are kept; default: /var/cache/sandbox-run/build for root, a directory of their own for others.
+	// Dir holds the working directories of builds and the downloaded packages. Default: /var/cache/sandbox-run/build for root,
+	// sandbox-run/build in the user's cache directory for an ordinary user.
 	Dir string
-	// Suite of Debian; default: this machine's, or bookworm where it is not a Debian.
+	// Suite is the Debian release. Default: the release of this machine, or bookworm if it runs another distribution.
 	Suite string
-	// Mirror is the URL of a Debian archive, main of Suite only; one of snapshot.debian.org gives the packages of a day. Default: this
-	// machine's sources of Debian packages, with updates.
+	// Mirror is the URL of a Debian archive, of which the build uses main of Suite. A URL of snapshot.debian.org gives the packages of
+	// one day. Default: this machine's sources of Debian packages, with updates.
 	Mirror string
 	// Tags are further names of the image.
 	Tags []string
-	// Epoch is the time that nothing in the image is later than; default: SOURCE_DATE_EPOCH, or the time of the newest file in its packages.
+	// Epoch is the latest time of a file in the image. Default: SOURCE_DATE_EPOCH, or the time of the newest file in the packages.
 	Epoch time.Time
-	// Timeout of the whole build; default an hour.
+	// Timeout bounds the whole build. Default: one hour.
 	Timeout time.Duration
-	// Log is written what mmdebstrap and the packages say.
+	// Log receives the output of mmdebstrap and of the packages' scripts.
 	Log io.Writer
-	// Progress is told what happens, in a few words, from a goroutine of the build's. It must not block.
+	// Progress receives the current step in a few words, from a goroutine of the build. It must not block.
 	Progress func(what string)
 }
 
@@ -44,19 +45,19 @@ func (o Options) progress(what string) {
 	}
 }
 
-// Kinds of failure a caller can act upon; test with errors.Is. A full disk is syscall.ENOSPC, a program that is missing exec.ErrNotFound.
+// Kinds of failure, for errors.Is. A full disk is syscall.ENOSPC, a missing program exec.ErrNotFound.
 var (
-	// ErrNetwork: the archives of packages can not be reached.
+	// ErrNetwork: a package archive can not be reached or verified.
 	ErrNetwork = errors.New("package archives can not be reached")
-	// ErrPackage: a package does not exist, or not together with the others.
+	// ErrPackage: a package does not exist, or conflicts with another one.
 	ErrPackage = errors.New("packages can not be installed")
-	// ErrNamespaces: this machine does not let this user build.
+	// ErrNamespaces: the user can not create the namespaces of a build.
 	ErrNamespaces = errors.New("no namespaces to build in")
 )
 
 const defaultTimeout = time.Hour
 
-// wantedEpoch is what SOURCE_DATE_EPOCH says; tools that build reproducibly agree on that variable.
+// wantedEpoch returns SOURCE_DATE_EPOCH, the common variable of reproducible builds, or the zero time.
 func wantedEpoch() (time.Time, error) {
 	text := os.Getenv("SOURCE_DATE_EPOCH")
 	if text == "" {
@@ -69,7 +70,7 @@ func wantedEpoch() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// configuration is the image's, as the OCI defines it.
+// configuration returns the image configuration as the OCI defines it.
 func (d *Definition) configuration(l *layer, suite string) ([]byte, error) {
 	labels := d.labels()
 	labels[labelSuite] = suite

@@ -14,8 +14,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Build makes an image and puts it into a store, as sandbox-run/NAME:latest. When it returns, by success or failure or because ctx was
-// cancelled, nothing of the build is left but the packages.
+// Build makes an image and adds it to a store as sandbox-run/NAME:latest. On success, failure and cancellation it leaves nothing of the
+// build but the packages.
 func Build(ctx context.Context, store *image.Store, name string, o Options) (*image.Image, error) {
 	d, err := Lookup(name)
 	if err != nil {
@@ -24,7 +24,7 @@ func Build(ctx context.Context, store *image.Store, name string, o Options) (*im
 	return d.build(ctx, store.Add, o)
 }
 
-// build is Build of a definition; add stores the image.
+// build builds a definition. add stores the image.
 func (d *Definition) build(ctx context.Context, add func(context.Context, image.Source) (*image.Image, error),
 	o Options) (img *image.Image, err error) {
 	if o.Timeout <= 0 {
@@ -37,7 +37,7 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 			return nil, err
 		}
 	}
-	said := &tail{} // what the programs said, for the error
+	said := &tail{} // output of the programs, for the error
 	defer func() {
 		if err != nil {
 			img, err = nil, d.explain(ctx, err, said, o)
@@ -62,7 +62,7 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 			err = failed
 		}
 	}()
-	if err := w.seed(ctx, d.Name); err != nil {
+	if err := w.linkPackages(ctx, d.Name); err != nil {
 		return nil, err
 	}
 
@@ -71,7 +71,7 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 		return nil, err
 	}
 	defer root.Close()
-	// By the clock of files, which is the kernel's coarse one, and in the precision of archives.
+	// File times come from the kernel's coarse clock, which lags behind time.Now, and archives store whole seconds.
 	started := time.Now().Add(-time.Second).Truncate(time.Second)
 	if err := w.bootstrap(ctx, d, src, root, said, o); err != nil {
 		return nil, err
@@ -87,10 +87,10 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 	if err != nil {
 		return nil, err
 	}
-	if err := w.keep(ctx, d.Name, l.packages); err != nil {
+	if err := w.keepPackages(ctx, d.Name, l.packages); err != nil {
 		return nil, err
 	}
-	_ = root.Truncate(0) // the store is about to need the room
+	_ = root.Truncate(0) // frees disk space for the store
 	config, err := d.configuration(l, src.suite)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (d *Definition) build(ctx context.Context, add func(context.Context, image.
 	})
 }
 
-// tail keeps the end of what programs say.
+// tail keeps at least the last maxTail bytes of an output.
 type tail struct{ text []byte }
 
 const maxTail = 64 << 10
@@ -123,8 +123,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Collect finds what builds that were killed have left in a directory (empty: the default one) and, unless dryRun, removes it. Build
-// does so, too.
+// Collect finds the leftovers of killed builds in a directory (empty: the default one) and, unless dryRun, removes them. Build removes
+// them as well.
 func Collect(ctx context.Context, dir string, dryRun bool) (found []sandbox.Residue, err error) {
 	dir, err = directory(dir)
 	if err != nil {
@@ -133,7 +133,7 @@ func Collect(ctx context.Context, dir string, dryRun bool) (found []sandbox.Resi
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	held, err := hold(ctx, dir)
+	held, err := lockDirectory(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func Collect(ctx context.Context, dir string, dryRun bool) (found []sandbox.Resi
 	return found, nil
 }
 
-// directory is where builds work.
+// directory returns dir as an absolute path; empty is the default directory of builds.
 func directory(dir string) (string, error) {
 	if dir != "" {
 		return filepath.Abs(dir)

@@ -175,11 +175,14 @@ var hellos = map[string]string{
 	"python":     `python3 -c 'import ssl, sqlite3, ctypes; print("hello from python")'`,
 	"javascript": `node -e 'console.log("hello from javascript")'`,
 	"typescript": `echo 'const s: string = "typescript"; console.log("hello from " + s)' >x.ts; tsc --outDir . x.ts; node x.js`,
-	"go":         `printf 'package main\nimport ("fmt"; "net/http")\nfunc main() { _ = http.StatusOK; fmt.Println("hello from go") }\n' >x.go; go build -o x x.go; ./x`,
-	"rust":       `echo 'fn main() { println!("hello from rust") }' >x.rs; rustc x.rs; ./x; cargo --version >&2`,
-	"java":       `echo 'class X { public static void main(String[] a) throws Exception { javax.net.ssl.SSLContext.getDefault(); System.out.println("hello from java"); } }' >X.java; javac X.java; java X`,
-	"shell":      `bash -c 'printf "hello from %s\n" shell'`,
-	"data":       `python3 -c 'import numpy, pandas, matplotlib.pyplot as p; p.plot([1, 2]); p.savefig("x.png"); print("hello from data", pandas.DataFrame({"a": [1]}).a.sum())'`,
+	"go": `printf 'package main\nimport ("fmt"; "net/http")\nfunc main() { _ = http.StatusOK; fmt.Println("hello from go") }\n' >x.go
+		go build -o x x.go; ./x`,
+	"rust": `echo 'fn main() { println!("hello from rust") }' >x.rs; rustc x.rs; ./x; cargo --version >&2`,
+	"java": `echo 'class X { public static void main(String[] a) throws Exception { javax.net.ssl.SSLContext.getDefault();
+		System.out.println("hello from java"); } }' >X.java; javac X.java; java X`,
+	"shell": `bash -c 'printf "hello from %s\n" shell'`,
+	"data": `python3 -c 'import numpy, pandas, matplotlib.pyplot as p; p.plot([1, 2]); p.savefig("x.png");` +
+		` print("hello from data", pandas.DataFrame({"a": [1]}).a.sum())'`,
 }
 
 // hello runs an image's languages in sandboxes that stand on it.
@@ -210,7 +213,8 @@ func hello(t *testing.T, m *sandbox.Manager, s *image.Store, img *image.Image, n
 	}
 	// And who is there: the sandbox's user, by name, in a root without the machine's files.
 	res := inside(t, m, lease.Dir(), env,
-		`id -un; ls -ld /workspace /home/sandbox; test ! -e /etc/machine-id; test -z "$(ls -A /var/cache /var/log)"; test -z "$(find / -xdev -perm /6000 2>/dev/null)"`)
+		`id -un; ls -ld /workspace /home/sandbox; test ! -e /etc/machine-id; test -z "$(ls -A /var/cache /var/log)"
+		test -z "$(find / -xdev -perm /6000 2>/dev/null)"`)
 	if out := string(res.Stdout.Bytes()); !res.Success() || !strings.HasPrefix(out, "sandbox\n") {
 		t.Errorf("%s: %s, %q %s", name, res.Verdict, out, res.Stderr.Bytes())
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Build fails: it needs Linux.
+// Build fails with errors.ErrUnsupported: it needs Linux.
 func Build(_ context.Context, _ *image.Store, name string, _ Options) (*image.Image, error) {
 	d, err := Lookup(name)
 	if err != nil {
@@ -25,5 +25,5 @@ func Build(_ context.Context, _ *image.Store, name string, _ Options) (*image.Im
 	}
 }
 
-// Collect has nothing to do.
+// Collect finds nothing: there are no builds on this platform.
 func Collect(context.Context, string, bool) ([]sandbox.Residue, error) { return nil, nil }

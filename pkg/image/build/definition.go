@@ -15,24 +15,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Repository is what the images' names begin with.
+// Repository is the prefix of the images' names.
 const Repository = "sandbox-run/"
 
-// Definition is what an image is made of:
+// Definition describes an image:
 //
-//	title: Python 3                # for people
+//	title: Python 3                # shown to users
 //	description: CPython …
-//	from: [python]                 # other images whose packages, languages and variables are in this one, too
-//	languages: [python]            # that programs in it may be written in
+//	from: [python]                 # other images whose packages, languages and variables this one contains
+//	languages: [python]            # languages of the programs that the image can run
 //	debian: [python3]              # packages
 //	alpine: [python3]
-//	alpine_path: [/usr/lib/x/bin]  # where Alpine has programs that Debian has on the PATH
-//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that are not unpacked, programs do without; * matches slashes, too
-//	remove: [/usr/lib/*/tests]     # the same, but removed when all is installed: scripts of packages want to see them; * does not match slashes
+//	alpine_path: [/usr/lib/x/bin]  # directories that only Alpine needs on PATH
+//	exclude: [/usr/lib/jvm/*/jmods/*]  # files of Debian's packages that dpkg does not unpack; * matches slashes
+//	remove: [/usr/lib/*/tests]     # files that are removed after the installation, whose scripts need them; * does not match slashes
 //	env: {MPLBACKEND: Agg}         # besides PATH and LANG
-//	cmd: [python3]                 # what is run where nothing else is asked for
+//	cmd: [python3]                 # default command
 //
-// From is resolved by Lookup: what it returns has everything in place.
+// Lookup resolves From: its result contains the parts of the other definitions.
 type Definition struct {
 	Name        string            `json:"name"`
 	Title       string            `json:"title"`
@@ -51,22 +51,22 @@ type Definition struct {
 // Reference is the name of the image in a store.
 func (d *Definition) Reference() string { return Repository + d.Name + ":latest" }
 
-// ErrUnknown is what Lookup wraps when there is no definition of that name.
+// ErrUnknown is wrapped by Lookup's error if no definition has the name.
 var ErrUnknown = errors.New("no such image definition")
 
-// definitions are all that there are, read at first use: other commands do not pay for it.
+// definitions parses all definitions at first use, so that other commands do not pay for it.
 var definitions = sync.OnceValues(func() (map[string]*Definition, error) { return load(images.Files) })
 
-// Names lists what can be built.
+// Names returns the sorted names of all definitions.
 func Names() []string {
 	all, err := definitions()
 	if err != nil {
-		panic(err) // they are part of the executable, and a test reads them
+		panic(err) // the definitions are embedded, and a test parses them
 	}
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Lookup finds a definition by its name, "python" or "sandbox-run/python", with everything that From brings. The caller may change it.
+// Lookup returns a copy of a definition by its name, "python" or "sandbox-run/python", with From resolved. The caller owns the copy.
 func Lookup(name string) (*Definition, error) {
 	all, err := definitions()
 	if err != nil {
@@ -85,7 +85,7 @@ func Lookup(name string) (*Definition, error) {
 	return &c, nil
 }
 
-// load reads all definitions of a directory and resolves what they are from.
+// load reads all definitions of a directory and resolves their From.
 func load(dir fs.FS) (map[string]*Definition, error) {
 	files, err := fs.Glob(dir, "*.yaml")
 	if err != nil {
@@ -117,7 +117,7 @@ func load(dir fs.FS) (map[string]*Definition, error) {
 	return all, nil
 }
 
-// gather adds what name has to d, after what it is from.
+// gather adds the definitions that name is from to d, and then name's own.
 func gather(raw map[string]*Definition, name string, path []string, d *Definition) error {
 	own, ok := raw[name]
 	if !ok {
@@ -155,7 +155,8 @@ func join(list, more []string) []string {
 	return list
 }
 
-// What may stand in a definition: it ends up in arguments, and in shell commands of Dockerfiles.
+// Forms of the values in a definition. Values become arguments and parts of shell commands in Dockerfiles, so the forms allow no
+// character that a shell interprets.
 var (
 	imageName     = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 	packageName   = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{0,99}$`)
@@ -166,7 +167,6 @@ var (
 	sentence      = regexp.MustCompile(`^[A-Za-z0-9 _./,+-]+$`)
 )
 
-// parse reads one definition.
 func parse(name string, source []byte) (*Definition, error) {
 	if !imageName.MatchString(name) {
 		return nil, fmt.Errorf("%q is no name of an image: small letters, digits and dashes", name)
@@ -207,7 +207,7 @@ func parse(name string, source []byte) (*Definition, error) {
 	return d, nil
 }
 
-// setter stores the value of a setting, if it has the right form.
+// setter checks the form of a setting's value and stores it.
 type setter func(v any) error
 
 func text(to *string, form *regexp.Regexp) setter {
@@ -261,7 +261,7 @@ func environment(to *map[string]string) setter {
 	}
 }
 
-// dpkgOptions say which files are not installed.
+// dpkgOptions returns the options that keep dpkg from unpacking excluded files.
 func (d *Definition) dpkgOptions() []string {
 	options := slices.Clone(excludes)
 	for _, e := range d.Exclude {
@@ -270,7 +270,7 @@ func (d *Definition) dpkgOptions() []string {
 	return options
 }
 
-// environ is what the image's programs start with, sorted.
+// environ returns the environment of the image's programs, sorted.
 func (d *Definition) environ() []string {
 	env := []string{"LANG=C.UTF-8", "PATH=" + searchPath}
 	for k, v := range d.Env {

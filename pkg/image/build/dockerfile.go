@@ -10,23 +10,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Base is what a Dockerfile begins with.
+// Base is the base image of a Dockerfile.
 type Base string
 
-// The bases.
+// The base images that Dockerfile knows.
 const (
 	BaseDebian Base = "debian"
 	BaseSlim   Base = "slim"
 	BaseAlpine Base = "alpine"
 )
 
-// The releases that Dockerfiles name.
+// The releases of the base images.
 const (
 	DefaultSuite  = "bookworm"
 	alpineVersion = "3.20"
 )
 
-// excludes are files of packages that no program needs. Copyright notices stay: who hands an image on must hand them on, too.
+// excludes are files of packages that no program needs. Copyright notices stay: the licences require them in every copy of an image.
 var excludes = []string{
 	"path-exclude=/usr/share/doc/*",
 	"path-include=/usr/share/doc/*/copyright",
@@ -39,10 +39,11 @@ var excludes = []string{
 	"path-exclude=/usr/share/doc-base/*",
 }
 
-// manualPages must be there: the Java packages link pages into it, and fail without.
+// manualPages is a directory that has to exist: the Java packages link pages into it, and their installation fails without it.
 const manualPages = "/usr/share/man/man1"
 
-// Dockerfile makes the image with Docker. It is not reproducible as Build is: that is up to the base and to the day.
+// Dockerfile returns a Dockerfile for the image. Its result is not reproducible as that of Build is: it depends on the base image and on
+// the day.
 func (d *Definition) Dockerfile(base Base) (string, error) {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -91,7 +92,7 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 		line("ENV PATH=%s:%s", searchPath, strings.Join(d.AlpinePath, ":"))
 	}
 	for _, e := range d.environ() {
-		if !strings.HasPrefix(e, "PATH=") { // the base has it
+		if !strings.HasPrefix(e, "PATH=") { // the base image sets it
 			line("ENV %s", e)
 		}
 	}
@@ -109,14 +110,14 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 	return b.String(), nil
 }
 
-// userID is the sandbox's user, in every image.
+// userID is the uid and gid of the sandbox's user in every image.
 const userID = 1000
 
-// The labels of an image, beside those that the OCI has names for.
+// The labels of an image that the OCI does not define.
 const (
 	labelName      = "sandbox-run.image"
 	labelLanguages = "sandbox-run.languages"
-	labelPackages  = "sandbox-run.packages" // name=version, of all that are installed
+	labelPackages  = "sandbox-run.packages" // name=version of every installed package
 	labelSuite     = "sandbox-run.suite"
 )
 

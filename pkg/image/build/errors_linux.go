@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// reasons are what the programs say when something that we know of is wrong, the first that applies.
+// reasons maps output of mmdebstrap, apt and dpkg to a kind of error and a hint. The first match counts.
 var reasons = []struct {
 	said *regexp.Regexp
 	kind error
@@ -21,19 +21,21 @@ var reasons = []struct {
 		"sandbox-run image prune; a build needs about three times the image's size in %[2]s"},
 	{regexp.MustCompile(`(?m)^(unshare: .*|newuidmap: .*|newgidmap: .*)$`), ErrNamespaces,
 		"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, or build as root"},
-	{regexp.MustCompile(`(?i)temporary failure resolving|could not resolve|could not connect|cannot initiate the connection|connection (?:refused|timed out|failed)|network is unreachable|unable to connect|no route to host|failed to fetch`),
+	{regexp.MustCompile(`(?i)temporary failure resolving|could not resolve|could not connect|cannot initiate the connection|` +
+		`connection (?:refused|timed out|failed)|network is unreachable|unable to connect|no route to host|failed to fetch`),
 		ErrNetwork, "check the network and http_proxy; or --mirror URL for another archive"},
 	{regexp.MustCompile(`(?m)does not have a Release file|Release file for \S+ is (?:expired|not valid yet).*`), ErrNetwork,
 		"--suite NAME or --mirror URL that has it"},
 	{regexp.MustCompile(`(?m)NO_PUBKEY \S+|is not signed|The following signatures (?:couldn't be verified|were invalid).*`), ErrNetwork,
 		"apt-get install debian-archive-keyring"},
-	{regexp.MustCompile(`(?m)Unable to locate package \S+|Package '\S+' has no installation candidate|Couldn't find any package by .*|has unmet dependencies|held broken packages`),
+	{regexp.MustCompile(`(?m)Unable to locate package \S+|Package '\S+' has no installation candidate|Couldn't find any package by .*|` +
+		`has unmet dependencies|held broken packages`),
 		ErrPackage, "apt-get update; or --suite NAME of a Debian release that has them"},
 	{regexp.MustCompile(`(?m)^dpkg: error processing (?:package|archive) .*$`), ErrPackage,
 		"the same with --verbose, for what the package says"},
 }
 
-// explain turns a failure into one that names what is wrong and what to do.
+// explain returns err with the reason from the programs' output and a hint.
 func (d *Definition) explain(ctx context.Context, err error, said *tail, o Options) error {
 	var known *sandbox.Error
 	if errors.As(err, &known) {
@@ -71,7 +73,7 @@ func (d *Definition) explain(ctx context.Context, err error, said *tail, o Optio
 	return e
 }
 
-// lineWith is the line of a text that has a part, short enough for a message.
+// lineWith returns the line of text that contains part, shortened for a message.
 func lineWith(text, part []byte) string {
 	for line := range strings.SplitSeq(string(text), "\n") {
 		if strings.Contains(line, string(part)) {
@@ -81,7 +83,7 @@ func lineWith(text, part []byte) string {
 	return shorten(string(part))
 }
 
-// lastLine is the last one that says something.
+// lastLine returns the last error that mmdebstrap or apt printed, or the last line. mmdebstrap's messages about its own end are skipped.
 func lastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -11,12 +11,12 @@ import (
 	"unicode/utf16"
 )
 
-// keystore is where Debian's packages keep the certificates that Java trusts, and the moment each was put there: the one file of all images
-// that would be another with every build.
+// keystore is the path of the certificates that Java trusts. Debian's packages store the time at which each one was added, so it is the
+// only file that differs in every build.
 const keystore = "etc/ssl/certs/java/cacerts"
 
-// A Java key store (JKS): magic, version, number of entries; each entry is a kind, an alias, a time in milliseconds, and of a trusted
-// certificate its type and its bytes. At the end is a SHA-1 of a password, a phrase and all that came before, as an integrity check.
+// A Java key store (JKS) has a magic number, a version and the number of entries. An entry has a kind, an alias, a time in milliseconds,
+// and for a trusted certificate its type and its bytes. The store ends with a SHA-1 of a password, a phrase and all preceding bytes.
 const (
 	storeMagic    = 0xfeedfeed
 	storeVersion  = 2
@@ -25,12 +25,12 @@ const (
 	storePhrase   = "Mighty Aphrodite"
 )
 
-// normalizeKeystore makes the key store the same whenever it is made.
+// normalizeKeystore replaces the times and the order of the key store's entries, which differ in every build.
 func normalizeKeystore(from io.ReaderAt, entries map[string]*entry, epoch time.Time) error {
 	return rewrite(from, entries, keystore, func(text []byte) ([]byte, error) {
 		sorted, err := sortKeystore(text, epoch)
 		if err != nil {
-			return text, nil // another kind of store, in a suite that we do not know: it works, and differs from build to build
+			return text, nil // a store of another format works, but differs from build to build
 		}
 		return sorted, nil
 	})
@@ -38,7 +38,7 @@ func normalizeKeystore(from io.ReaderAt, entries map[string]*entry, epoch time.T
 
 var errKeystore = errors.New("not a Java key store of trusted certificates")
 
-// sortKeystore puts a store's entries in order, each as of epoch.
+// sortKeystore returns the store with its entries sorted and their times set to epoch.
 func sortKeystore(text []byte, epoch time.Time) ([]byte, error) {
 	if len(text) < 12+sha1.Size {
 		return nil, errKeystore

@@ -19,24 +19,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// layer is an archive as an image has it.
+// layer describes the compressed layer that writeLayer wrote.
 type layer struct {
-	digest   string // of the file, compressed
-	diffID   string // of the archive in it
-	size     int64  // of the file
+	digest   string // of the compressed file
+	diffID   string // digest of the uncompressed archive
+	size     int64  // of the compressed file
 	epoch    time.Time
-	packages map[string]string // what is installed, and in which version
+	packages map[string]string // installed packages with their versions
 }
 
-// entry is one of the archive that mmdebstrap made, or one of ours.
+// entry is an entry of mmdebstrap's archive, or one that addUser adds.
 type entry struct {
 	header *tar.Header
 	offset int64  // of its content in the archive
-	text   []byte // its content, where it is ours
+	text   []byte // its content, if it differs from the archive
 }
 
-// Of what a root holds after installing, all this is of the machine, of the moment, or of no use. A path means what is
-// below it, and stays itself.
+// Paths of a root that depend on the machine or on the time, or that no program needs. A directory in emptied stays without its
+// content; a path in dropped is left out.
 var (
 	emptied = []string{
 		"dev", "proc", "sys", "run", "tmp", "boot", "media", "mnt", "root", "var/tmp",
@@ -54,12 +54,11 @@ var (
 
 const (
 	maxEntries = 1_000_000
-	maxText    = 64 << 20 // of a file that is looked into
+	maxText    = 64 << 20 // of a file that rewrite reads
 )
 
-// writeLayer makes a layer from the root of mmdebstrap: sorted, without data of this machine or this moment, and with the
-// sandbox's user. Files that are newer than started get the time of the newest file of a package; with an epoch, no file is newer
-// than that.
+// writeLayer makes a layer from mmdebstrap's archive: sorted, without data of this machine or of this time, and with the sandbox's
+// user. A file that is newer than started gets the time of the newest file of a package. If epoch is set, no file is newer than epoch.
 func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch time.Time) (*layer, error) {
 	entries, err := readEntries(ctx, from)
 	if err != nil {
@@ -67,7 +66,7 @@ func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch
 	}
 	l := &layer{}
 	if err := rewrite(from, entries, "var/lib/dpkg/status", func(text []byte) ([]byte, error) {
-		l.packages, err = installed(text)
+		l.packages, err = parseInstalled(text)
 		return text, err
 	}); err != nil {
 		return nil, err
@@ -102,7 +101,8 @@ func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch
 
 	file, plain := sha256.New(), sha256.New()
 	counted := &counter{w: io.MultiWriter(to, file)}
-	// A third of the time of the usual level for an eighth more bytes: a layer is unpacked at once, and seldom leaves the machine.
+	// BestSpeed takes a third of the default level's time for an eighth more bytes. The store unpacks a layer at once, and a layer
+	// seldom leaves the machine.
 	packed, err := gzip.NewWriterLevel(counted, gzip.BestSpeed)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := w.WriteHeader(normal(e.header, l.epoch)); err != nil {
+		if err := w.WriteHeader(normalizeHeader(e.header, l.epoch)); err != nil {
 			return nil, fmt.Errorf("%s: %w", e.header.Name, err)
 		}
 		if _, err := io.Copy(w, e.content(from)); err != nil {
@@ -142,7 +142,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// content is what the entry's file holds; of a link or directory, nothing.
+// content returns the content of the entry's file. Links and directories are empty.
 func (e *entry) content(from io.ReaderAt) io.Reader {
 	switch {
 	case e.header.Typeflag != tar.TypeReg:
@@ -153,7 +153,7 @@ func (e *entry) content(from io.ReaderAt) io.Reader {
 	return io.NewSectionReader(from, e.offset, e.header.Size)
 }
 
-// readEntries lists what of the archive goes into the layer, by path.
+// readEntries returns the archive's entries that belong in the layer, by path.
 func readEntries(ctx context.Context, from *os.File) (map[string]*entry, error) {
 	if _, err := from.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func readEntries(ctx context.Context, from *os.File) (map[string]*entry, error) 
 		if len(entries) == maxEntries {
 			return nil, fmt.Errorf("the archive has more than %d entries", maxEntries)
 		}
-		// The reader stands at the content: it never reads ahead.
+		// tar.Reader does not read ahead: the file's offset is that of the content.
 		offset, err := from.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return nil, err
@@ -210,7 +210,7 @@ func kept(name string) bool {
 	return !slices.Contains(dropped, name)
 }
 
-// rewrite looks into a file of the archive, and keeps what edit makes of it. A file that is not there is left so.
+// rewrite replaces the content of a file in the archive by the result of edit. It ignores a file that does not exist.
 func rewrite(from io.ReaderAt, entries map[string]*entry, name string, edit func([]byte) ([]byte, error)) error {
 	e := entries[name]
 	if e == nil || e.header.Typeflag != tar.TypeReg {
@@ -230,7 +230,7 @@ func rewrite(from io.ReaderAt, entries map[string]*entry, name string, edit func
 	return nil
 }
 
-// addUser gives the image the sandbox's user, and the directories that every sandbox has.
+// addUser adds the sandbox's user and the directories that every sandbox has.
 func addUser(from io.ReaderAt, entries map[string]*entry) error {
 	for name, line := range map[string]string{
 		"etc/passwd": fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", sandbox.UserName, userID, userID, sandbox.HomeDir),
@@ -247,9 +247,9 @@ func addUser(from io.ReaderAt, entries map[string]*entry) error {
 	return nil
 }
 
-// relink makes the first of several names of a file the file, and the others links to it: after sorting, another one may be first.
+// relink makes the first of several hard links to a file the file, and the others links to it. Sorting may have put another name first.
 func relink(sorted []*entry) {
-	files := map[string]*entry{} // by the name that the archive had the content under
+	files := map[string]*entry{} // by the name of the entry with the content
 	for _, e := range sorted {
 		if e.header.Typeflag == tar.TypeReg {
 			files[e.header.Name] = e
@@ -265,7 +265,7 @@ func relink(sorted []*entry) {
 		}
 		file := files[original]
 		if file == nil {
-			continue // a link to a link's name or to nothing: the store says what is wrong with it
+			continue // a link to a link or to a missing file: the store reports it
 		}
 		name := e.header.Name
 		if at, ok := first[original]; ok {
@@ -283,9 +283,9 @@ func relink(sorted []*entry) {
 	}
 }
 
-// normal is a header without anything that depends on who builds, or when. Programs that take on rights have none to take in a sandbox,
-// so they lose the bits that say so, and file capabilities.
-func normal(h *tar.Header, epoch time.Time) *tar.Header {
+// normalizeHeader returns a header that does not depend on the user or the time of the build. Set-user-id bits and file capabilities
+// have no effect in a sandbox, so it drops them.
+func normalizeHeader(h *tar.Header, epoch time.Time) *tar.Header {
 	n := &tar.Header{
 		Typeflag: h.Typeflag, Name: h.Name, Linkname: h.Linkname, Size: h.Size,
 		Mode: h.Mode & 0o1777, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime.Truncate(time.Second), Format: tar.FormatPAX,
@@ -302,8 +302,8 @@ func normal(h *tar.Header, epoch time.Time) *tar.Header {
 	return n
 }
 
-// installed reads the packages and their versions from the status file of dpkg.
-func installed(status []byte) (map[string]string, error) {
+// parseInstalled returns the installed packages with their versions from dpkg's status file.
+func parseInstalled(status []byte) (map[string]string, error) {
 	packages := map[string]string{}
 	for stanza := range strings.SplitSeq(string(status), "\n\n") {
 		fields := map[string]string{}

@@ -219,7 +219,7 @@ func TestLayerOfSomethingElse(t *testing.T) {
 func FuzzInstalled(f *testing.F) {
 	f.Add([]byte(status))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		packages, err := installed(text)
+		packages, err := parseInstalled(text)
 		if err != nil && packages != nil {
 			t.Error("both")
 		}

@@ -16,30 +16,30 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// sources are where packages come from.
+// sources are the Debian archives of a build and the settings that reach them.
 type sources struct {
 	suite string
 	lines []string // of a sources.list
-	conf  []string // settings of apt's that the machine has: its proxies
+	conf  []string // the machine's settings of apt, such as proxies
 }
 
 const (
 	debianArchive  = "http://deb.debian.org/debian"
 	debianSecurity = "http://deb.debian.org/debian-security"
 	debianKeys     = "/usr/share/keyrings/debian-archive-keyring.gpg"
-	asking         = 30 * time.Second // what apt may take to answer a question
+	aptTimeout     = 30 * time.Second // of a command of apt that only prints
 )
 
 var suiteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,40}$`)
 
-// findSources takes the machine's own sources of Debian packages, where it has any for the suite; others that it has (for Docker, say) are
-// left out, so that an image has Debian's packages only.
+// findSources returns the machine's own sources of Debian packages for the suite, or Debian's default ones. It leaves out other sources of
+// the machine, so that an image has Debian's packages only.
 func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 	if o.Suite != "" && !suiteName.MatchString(o.Suite) {
 		return nil, sandbox.Invalid("suite", "%q is no name of a Debian release, like %s", o.Suite, DefaultSuite)
 	}
 	s := &sources{suite: o.Suite}
-	id, codename := release()
+	id, codename := readRelease()
 	if s.suite == "" && id == "debian" {
 		s.suite = codename
 	}
@@ -55,7 +55,7 @@ func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 		}
 		repos = []repo{{o.Mirror, s.suite}}
 	default:
-		text, err := ask(ctx, t.aptGet, "indextargets", "--no-release-info", "Created-By: Packages")
+		text, err := readApt(ctx, t.aptGet, "indextargets", "--no-release-info", "Created-By: Packages")
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 	for _, r := range repos {
 		s.lines = append(s.lines, "deb "+signed+r.uri+" "+r.suite+" main")
 	}
-	text, err := ask(ctx, t.aptConfig, "dump")
+	text, err := readApt(ctx, t.aptConfig, "dump")
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +82,8 @@ func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 	return s, nil
 }
 
-// release reads which system this is.
-func release() (id, codename string) {
+// readRelease reads the distribution and its release from os-release.
+func readRelease() (id, codename string) {
 	text, _ := os.ReadFile("/etc/os-release")
 	for line := range strings.SplitSeq(string(text), "\n") {
 		key, value, _ := strings.Cut(line, "=")
@@ -97,9 +97,9 @@ func release() (id, codename string) {
 	return id, codename
 }
 
-// ask runs a command of apt's that only prints.
-func ask(ctx context.Context, program string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
+// readApt returns the output of a command of apt that only prints.
+func readApt(ctx context.Context, program string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, aptTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
@@ -113,13 +113,13 @@ func ask(ctx context.Context, program string, args ...string) ([]byte, error) {
 	return text, nil
 }
 
-// repo is an archive's suite, of which only main counts.
+// repo is a suite of an archive. A build uses its component main.
 type repo struct{ uri, suite string }
 
-// target is an index that apt would download.
+// target is an index of packages in apt's sources.
 type target struct{ uri, suite, component string }
 
-// parseTargets reads stanzas of `apt-get indextargets`.
+// parseTargets parses the stanzas of `apt-get indextargets`.
 func parseTargets(text []byte) []target {
 	var all []target
 	var t target
@@ -172,10 +172,11 @@ func debianRepos(targets []target, suite string) []repo {
 	return repos
 }
 
-// setting is a line of `apt-config dump` that is about reaching archives, as a configuration file has it.
-var setting = regexp.MustCompile(`^Acquire::((https?|ftp)::Proxy(::[^ "]+)?|(https?::)?Proxy-Auto-Detect|Check-Valid-Until|(https?::)?Verify-Peer|(https?::)?CaInfo) "[^"]+";$`)
+// setting matches the lines of `apt-config dump` about proxies and the verification of archives.
+var setting = regexp.MustCompile(`^Acquire::((https?|ftp)::Proxy(::[^ "]+)?|(https?::)?(Proxy-Auto-Detect|Verify-Peer|CaInfo)` +
+	`|Check-Valid-Until) "[^"]+";$`)
 
-// ownSettings are those of the machine's that a build has to share.
+// ownSettings returns the machine's settings of apt that a build needs to reach archives.
 func ownSettings(dump []byte) []string {
 	var all []string
 	for line := range strings.SplitSeq(string(dump), "\n") {

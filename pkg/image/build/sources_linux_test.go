@@ -174,12 +174,12 @@ func TestWantedEpoch(t *testing.T) {
 // A build that waits for another build returns once its context is cancelled.
 func TestHoldIsCancelled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "build")
-	held, err := hold(t.Context(), dir)
+	held, err := lockDirectory(t.Context(), dir)
 	must(t, err)
 	defer held.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := hold(ctx, dir); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(fmtError(err), "another build") {
+	if _, err := lockDirectory(ctx, dir); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(fmtError(err), "another build") {
 		t.Error(err)
 	}
 }
@@ -191,18 +191,18 @@ func TestCacheOfPackages(t *testing.T) {
 		t.Helper()
 		w, err := newWork(t.Context(), programs, dir)
 		must(t, err)
-		must(t, w.seed(t.Context(), name))
+		must(t, w.linkPackages(t.Context(), name))
 		for file, text := range files {
 			must(t, os.WriteFile(filepath.Join(w.path("archives"), file), []byte(text), 0o644))
 		}
-		must(t, w.keep(t.Context(), name, installed))
+		must(t, w.keepPackages(t.Context(), name, installed))
 		must(t, w.remove())
 	}
 	seeded := func(name string) string {
 		t.Helper()
 		w, err := newWork(t.Context(), programs, dir)
 		must(t, err)
-		must(t, w.seed(t.Context(), name))
+		must(t, w.linkPackages(t.Context(), name))
 		found, err := filepath.Glob(w.path("archives") + "/*")
 		must(t, err)
 		for i := range found {

@@ -19,24 +19,24 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// What lies in the directory of builds:
+// Content of the directory of builds:
 //
-//	lock                 held for moments, by a process that makes or collects works, or changes what follows
-//	packages/*.deb       as they were downloaded and checked by apt
-//	NAME.list            of the image that was built last: digest and file name of each package
-//	work-RANDOM/         a build that is under way: lock, archives/, tmp/, root.tar, layer.tar.gz
+//	lock                 held briefly by a process that creates or removes a working directory, or changes packages and lists
+//	packages/*.deb       packages that apt downloaded and verified
+//	NAME.list            digest and file name of each package of the image's last build
+//	work-RANDOM/         working directory of a build: lock, archives/, tmp/, root.tar, layer.tar.gz
 const (
 	lockName     = "lock"
 	packagesName = "packages"
 	listSuffix   = ".list"
 	workPrefix   = "work-"
-	// lockTimeout is how long others may take to look at their packages, or to remove what a dead build has left.
+	// lockTimeout bounds the wait for other builds, which hash packages or remove the directory of a dead build under the lock.
 	lockTimeout = 10 * time.Minute
-	// removing is how long the end of a build may take: it is not ctx's, which may be cancelled.
-	removing = 2 * time.Minute
+	// removeTimeout bounds the removal of a working directory, for which ctx may be cancelled already.
+	removeTimeout = 2 * time.Minute
 )
 
-// work is a build that is under way.
+// work is the working directory of a running build.
 type work struct {
 	tools *tools
 	dir   string // of all builds
@@ -46,18 +46,18 @@ type work struct {
 
 func (w *work) path(name string) string { return filepath.Join(w.own, name) }
 
-// newWork makes a directory for one build, locked, and removes what dead builds have left.
+// newWork creates and locks the working directory of one build, and removes those of dead builds.
 func newWork(ctx context.Context, t *tools, dir string) (*work, error) {
 	dir, err := directory(dir)
 	if err != nil {
 		return nil, err
 	}
-	if t.root { // for apt's downloads, which are another user's
+	if t.root { // the user _apt downloads into it
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
 	}
-	held, err := hold(ctx, dir)
+	held, err := lockDirectory(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func newWork(ctx context.Context, t *tools, dir string) (*work, error) {
 	if err := os.Mkdir(w.own, 0o755); err != nil {
 		return nil, err
 	}
-	// No O_CLOEXEC in the child: the programs of the build inherit it, and hold the lock as long as one of them lives.
+	// The programs of the build inherit the lock (ExtraFiles): it is held until the last of them ends.
 	w.lock, err = os.OpenFile(w.path(lockName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		err = userdir.Lock(w.lock, false, 0)
@@ -85,8 +85,8 @@ func newWork(ctx context.Context, t *tools, dir string) (*work, error) {
 	return w, nil
 }
 
-// hold opens the directory of builds and takes its lock, until the file is closed.
-func hold(ctx context.Context, dir string) (*os.File, error) {
+// lockDirectory takes the lock of the directory of builds. Closing the file releases it.
+func lockDirectory(ctx context.Context, dir string) (*os.File, error) {
 	d, err := userdir.OpenDir(dir, userdir.Write)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func hold(ctx context.Context, dir string) (*os.File, error) {
 	}
 }
 
-// abandoned lists works whose lock is free. The directory's lock is held, so none is just being made.
+// abandoned lists the working directories of dead builds. The caller holds the directory's lock, so no build is creating one.
 func abandoned(dir string) (works []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -121,12 +121,12 @@ func abandoned(dir string) (works []string, err error) {
 		own := filepath.Join(dir, e.Name())
 		lock, err := os.OpenFile(filepath.Join(own, lockName), os.O_RDWR, 0)
 		switch {
-		case errors.Is(err, os.ErrNotExist): // killed before there was one, or half removed
+		case errors.Is(err, os.ErrNotExist): // the build was killed before it created the lock, or during the removal
 		case err != nil:
 			return nil, err
 		default:
 			err := userdir.Lock(lock, false, 0)
-			_ = lock.Close() // no other process can take it while the directory's is held
+			_ = lock.Close() // no other process takes it while the caller holds the directory's lock
 			if errors.Is(err, userdir.ErrBusy) {
 				continue
 			}
@@ -139,7 +139,7 @@ func abandoned(dir string) (works []string, err error) {
 	return works, nil
 }
 
-// collectHeld removes what is abandoned. The directory's lock is held.
+// collectHeld removes the working directories of dead builds. The caller holds the directory's lock.
 func collectHeld(ctx context.Context, t *tools, dir string) error {
 	works, err := abandoned(dir)
 	for _, own := range works {
@@ -150,9 +150,9 @@ func collectHeld(ctx context.Context, t *tools, dir string) error {
 	return err
 }
 
-// remove ends the work. It does not wait for the directory's lock: a collector may be faster, and that is fine.
+// remove removes the working directory. It does not take the directory's lock: a concurrent collector removes the same files.
 func (w *work) remove() error {
-	ctx, cancel := context.WithTimeout(context.Background(), removing)
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
 	err := removeTree(ctx, w.tools, w.own)
 	if w.lock != nil {
@@ -161,8 +161,8 @@ func (w *work) remove() error {
 	return err
 }
 
-// removeTree removes what a build has made. Of an ordinary user's build, files may belong to subordinate ids of theirs, which only a user
-// namespace can remove.
+// removeTree removes a working directory. Files of an ordinary user's build may belong to the user's subordinate ids; only root of a user
+// namespace can remove those.
 func removeTree(ctx context.Context, t *tools, dir string) error {
 	err := removal.Tree(ctx, dir)
 	if err == nil || t.root {
@@ -176,10 +176,10 @@ func removeTree(ctx context.Context, t *tools, dir string) error {
 	return nil
 }
 
-// seed gives the build the packages that are here: those the image had last time, or all if it is built for the first time.
-// A file that has changed since it was kept is dropped.
-func (w *work) seed(ctx context.Context, name string) error {
-	held, err := hold(ctx, w.dir)
+// linkPackages links kept packages into the build: those of the image's last build, or all if there was none. It removes a package that
+// has changed since it was kept.
+func (w *work) linkPackages(ctx context.Context, name string) error {
+	held, err := lockDirectory(ctx, w.dir)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (w *work) seed(ctx context.Context, name string) error {
 	return nil
 }
 
-// sums are the digests of all packages that the lists name.
+// sums returns the digests of all packages in the lists.
 func (w *work) sums() (map[string]string, error) {
 	lists, err := filepath.Glob(filepath.Join(w.dir, "*"+listSuffix))
 	if err != nil {
@@ -224,7 +224,7 @@ func (w *work) sums() (map[string]string, error) {
 	for _, file := range lists {
 		list, err := readList(file)
 		if err != nil {
-			continue // not written by keep; its packages are downloaded again
+			continue // not written by keepPackages; apt downloads its packages again
 		}
 		for name, sum := range list {
 			all[name] = sum
@@ -233,9 +233,9 @@ func (w *work) sums() (map[string]string, error) {
 	return all, nil
 }
 
-// keep keeps the packages of the build for the next one, and drops those that no image has any more.
-func (w *work) keep(ctx context.Context, name string, installed map[string]string) error {
-	held, err := hold(ctx, w.dir)
+// keepPackages keeps the packages of the build for the next one, and removes those that no image has any more.
+func (w *work) keepPackages(ctx context.Context, name string, installed map[string]string) error {
+	held, err := lockDirectory(ctx, w.dir)
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (w *work) keep(ctx context.Context, name string, installed map[string]strin
 	}
 	var list strings.Builder
 	for _, file := range used {
-		// NAME_VERSION_ARCHITECTURE.deb; others are left from earlier builds.
+		// NAME_VERSION_ARCHITECTURE.deb. Packages that are not installed come from linkPackages.
 		parts := strings.Split(filepath.Base(file), "_")
 		if len(parts) != 3 || strings.ReplaceAll(installed[parts[0]], ":", "%3a") != parts[1] {
 			continue
@@ -260,7 +260,7 @@ func (w *work) keep(ctx context.Context, name string, installed map[string]strin
 			return err
 		}
 		kept := filepath.Join(packages, filepath.Base(file))
-		_ = os.Remove(kept) // it may be another file of that name
+		_ = os.Remove(kept) // os.Link does not replace a file
 		if err := os.Link(file, kept); err != nil {
 			return err
 		}
@@ -291,7 +291,7 @@ func (w *work) keep(ctx context.Context, name string, installed map[string]strin
 	return nil
 }
 
-// readList reads what keep has written. A name that is none of a package makes all of it wrong.
+// readList reads a list that keepPackages wrote. A name that is not that of a package makes the whole list invalid.
 func readList(file string) (map[string]string, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 const (
 	maxRedirects  = 5
-	maxRetryAfter = time.Minute // a registry that wants us gone for longer is told of, not waited for
+	maxRetryAfter = time.Minute // a longer Retry-After fails the request
 )
 
 // reference is an image's name, taken apart.
@@ -34,7 +34,7 @@ type reference struct {
 	digest     string // sha256:…
 }
 
-// parseReference understands what the store understands.
+// parseReference parses a reference of the store's form. It refuses the names of images that are built here.
 func parseReference(ref string) (reference, error) {
 	full, err := image.ParseReference(ref)
 	if err != nil {
@@ -71,20 +71,20 @@ func (r reference) String() string {
 	return r.registry + "/" + r.repository + ":" + r.tag
 }
 
-// client talks to one repository of one registry.
+// client sends requests to one repository of one image registry.
 type client struct {
 	ref    reference
 	opts   Options
 	egress *egress
 	target name.Repository
 	auth   authn.Authenticator
-	source string // where the credentials are from; empty without any
+	source string // file or variable of the credentials; empty without any
 
 	mu      sync.Mutex
-	session http.RoundTripper // authenticated; replaced when its token has run out
+	session http.RoundTripper // authenticated; replaced when its token has expired
 }
 
-// newClient logs in. The caller closes it.
+// newClient logs in to the registry. The caller closes the client.
 func newClient(ctx context.Context, ref reference, opts Options) (*client, error) {
 	c := &client{ref: ref, opts: opts}
 	if opts.Insecure && !loopbackName(ref.host) {
@@ -119,20 +119,20 @@ func newClient(ctx context.Context, ref reference, opts Options) (*client, error
 
 func (c *client) close() { c.egress.close() }
 
-// login asks the registry how it wants to be talked to, and gets a token if that is how.
+// login requests the registry's authentication challenge, and a token if the challenge asks for one.
 func (c *client) login(ctx context.Context) (http.RoundTripper, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.opts.Stall)
 	defer cancel()
 	base := transport.NewUserAgent(c.egress, c.opts.UserAgent)
 	session, err := transport.NewWithContext(ctx, c.target.Registry, c.auth, base, []string{c.target.Scope(transport.PullScope)})
 	if failure := c.egress.plainFailure.Load(); failure != nil && errors.Is(err, http.ErrSchemeMismatch) {
-		// Both schemes were tried. That it does not speak HTTPS is no news; what plain HTTP came to is.
+		// The library tried both schemes. The registry does not speak HTTPS, so the failure of plain HTTP is the cause.
 		return nil, tidy(*failure)
 	}
 	return session, tidy(err)
 }
 
-// retry calls attempt until it succeeds, fails for good, or has failed too often.
+// retry calls attempt until it succeeds, fails with a permanent error, or has failed Attempts times.
 func (c *client) retry(ctx context.Context, attempt func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := attempt(ctx)
@@ -143,7 +143,7 @@ func (c *client) retry(ctx context.Context, attempt func(context.Context) error)
 			return context.Cause(ctx)
 		}
 		wait, again := c.nextWait(n, err)
-		if !again || !passing(err) {
+		if !again || !isTemporary(err) {
 			return err
 		}
 		if err := sleep(ctx, wait); err != nil {
@@ -152,13 +152,13 @@ func (c *client) retry(ctx context.Context, attempt func(context.Context) error)
 	}
 }
 
-// nextWait is how long to wait after the nth failure, and whether to try again at all.
+// nextWait returns the wait after the nth failure, and whether another attempt follows.
 func (c *client) nextWait(n int, err error) (time.Duration, bool) {
 	if n >= c.opts.Attempts {
 		return 0, false
 	}
 	wait := c.opts.Backoff << min(n-1, 5)
-	wait += time.Duration(rand.Int64N(int64(wait)/4 + 1)) // many clients that failed together do not come back together
+	wait += time.Duration(rand.Int64N(int64(wait)/4 + 1)) // jitter: clients that failed together do not retry together
 	var status *statusError
 	if errors.As(err, &status) && status.retryAfter > 0 {
 		if status.retryAfter > maxRetryAfter {
@@ -180,8 +180,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// send asks for something in the repository, once; when the token has run out in between, once more with a new one. Answers other than
-// those in want are errors.
+// send requests a path of the repository. If the token has expired, it sends the request once more with a new one. A status that is not in
+// want is an error.
 func (c *client) send(ctx context.Context, path string, header http.Header, want ...int) (*http.Response, error) {
 	for fresh := false; ; fresh = true {
 		session := c.current()
@@ -216,12 +216,12 @@ func (c *client) do(ctx context.Context, session http.RoundTripper, path string,
 		if len(via) > maxRedirects {
 			return fmt.Errorf("%w: more than %d redirects", ErrInvalid, maxRedirects)
 		}
-		// The transport signs requests to the registry only; this is for what others may have left in the request.
+		// The library's transport adds credentials for the registry only. Delete headers that another transport may have set.
 		if req.URL.Host != via[0].URL.Host {
 			req.Header.Del("Authorization")
 			req.Header.Del("Cookie")
 		}
-		req.Header.Del("Referer") // it would tell the next host the signed address of the last
+		req.Header.Del("Referer") // it contains the signed address of the previous host
 		return nil
 	}}
 	return browser.Do(req)
@@ -233,7 +233,7 @@ func (c *client) current() http.RoundTripper {
 	return c.session
 }
 
-// renew logs in again, unless another goroutine has since the session was looked up.
+// renew logs in again, unless another goroutine has replaced the session old.
 func (c *client) renew(ctx context.Context, old http.RoundTripper) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,7 +248,7 @@ func (c *client) renew(ctx context.Context, old http.RoundTripper) error {
 	return nil
 }
 
-// readStatus makes an error of an answer, with the words of the registry if they are short enough to be read.
+// readStatus returns the answer as a statusError, with the registry's message if it is short.
 func readStatus(resp *http.Response) error {
 	status := &statusError{status: resp.StatusCode, host: resp.Request.URL.Host}
 	_ = errors.As(tidy(transport.CheckError(resp)), &status)

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// A download that has brought this much since it was last cut is well, and its attempts begin to count anew.
-	wellAfter = 256 << 10
-	// Even so, the number of attempts is bounded; the next pull goes on from here.
+	// progressBytes is the progress since the last interruption after which the failed attempts of a download count from 0 again.
+	progressBytes = 256 << 10
+	// maxResumes bounds the attempts of a download that makes progress. The next pull continues it.
 	maxResumes = 100
 )
 
-// layer is a layer during its download. The store opens it, and opens it again at a later offset as long as retry allows. One
-// goroutine at a time calls open and retry.
+// layer is a layer during its download. The store opens it, and after an interruption opens it again at a later offset if retry allows.
+// One goroutine at a time calls open and retry.
 type layer struct {
 	image *remoteImage
 	index int
 	desc  v1.Descriptor
 
-	noRange bool  // the registry does not do ranges: read from the start, and skip
-	failed  int   // attempts since the download was last well
-	resumes int   // in all
-	mark    int64 // offset when it was last cut
+	noRange bool  // the registry does not support ranges: read from the start, and skip
+	failed  int   // failed attempts without progressBytes between them
+	resumes int   // all failed attempts
+	mark    int64 // offset at the last interruption
 }
 
 func (l *layer) op() string { return "download layer " + l.desc.Digest.String() }
@@ -39,7 +39,7 @@ func (l *layer) note(state State, done int64, reason string, wait time.Duration)
 	l.image.report.layer(l.index, state, done, reason, wait)
 }
 
-// open makes a connection whose next byte is the one at the offset.
+// open returns a reader whose next byte is the one at the offset.
 func (l *layer) open(ctx context.Context, offset int64) (io.ReadCloser, error) {
 	if offset < 0 || offset > l.desc.Size {
 		return nil, l.image.fail(l.op(), fmt.Errorf("%w: %d bytes are here of a layer of %d", ErrInvalid, offset, l.desc.Size))
@@ -56,21 +56,21 @@ func (l *layer) open(ctx context.Context, offset int64) (io.ReadCloser, error) {
 	return &download{body, l, offset}, nil
 }
 
-// retry waits after a failure, or returns it if there is nothing to wait for.
+// retry waits before the next attempt. It returns the error if no further attempt is worthwhile.
 func (l *layer) retry(ctx context.Context, offset int64, err error) error {
 	if ctx.Err() != nil {
 		return l.image.fail(l.op(), context.Cause(ctx))
 	}
-	if offset-l.mark >= wellAfter {
+	if offset-l.mark >= progressBytes {
 		l.failed = 0
 	}
 	l.mark = offset
 	l.failed++
 	l.resumes++
 	wait, again := l.image.nextWait(l.failed, err)
-	worth := passing(err)
+	worth := isTemporary(err)
 	if offset > 0 {
-		worth = mend(err)
+		worth = isNetworkOrTemporary(err)
 	}
 	if !again || !worth || l.resumes > maxResumes {
 		if l.failed > 1 {
@@ -82,7 +82,7 @@ func (l *layer) retry(ctx context.Context, offset int64, err error) error {
 	return l.image.fail(l.op(), sleep(ctx, wait))
 }
 
-// errNoRange asks for another attempt, from the start.
+// errNoRange is temporary: the next attempt reads the layer from the start.
 var errNoRange = fmt.Errorf("the registry does not continue downloads: %w", io.ErrUnexpectedEOF)
 
 func (l *layer) connect(ctx context.Context, offset int64) (io.ReadCloser, error) {
@@ -103,7 +103,7 @@ func (l *layer) connect(ctx context.Context, offset int64) (io.ReadCloser, error
 	if resp.StatusCode == http.StatusPartialContent {
 		switch {
 		case l.noRange || offset == 0:
-			err = fmt.Errorf("%w: a part of the layer, though all of it was asked for", ErrInvalid)
+			err = fmt.Errorf("%w: a part of the layer, though the request was for all of it", ErrInvalid)
 		case continues(resp.Header.Get("Content-Range"), offset, size):
 			length = size - offset
 		default:
@@ -116,7 +116,7 @@ func (l *layer) connect(ctx context.Context, offset int64) (io.ReadCloser, error
 	}
 	if err == nil && length == size {
 		_, err = io.CopyN(io.Discard, resp.Body, offset)
-		err = cut(err)
+		err = unexpectedEOF(err)
 	}
 	if err != nil {
 		resp.Body.Close()
@@ -125,15 +125,15 @@ func (l *layer) connect(ctx context.Context, offset int64) (io.ReadCloser, error
 	return resp.Body, nil
 }
 
-// cut is what the end of a body means before the end of the layer.
-func cut(err error) error {
+// unexpectedEOF returns the error for a body that ends before the layer does.
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// continues reads "bytes 100-199/200" and reports whether it is the rest of a layer.
+// continues reports whether a Content-Range such as "bytes 100-199/200" is the rest of a layer.
 func continues(header string, offset, size int64) bool {
 	text, found := strings.CutPrefix(header, "bytes ")
 	if !found {
@@ -168,5 +168,5 @@ func (d *download) Read(p []byte) (int, error) {
 	case n > 0:
 		d.layer.note(Downloading, d.offset, "", 0)
 	}
-	return n, cut(err)
+	return n, unexpectedEOF(err)
 }

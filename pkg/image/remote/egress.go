@@ -20,25 +20,25 @@ const (
 	connectWait = 15 * time.Second
 	maxAnswer   = 8 << 20 // bytes of any answer that is not a layer
 	maxHeader   = 256 << 10
-	leastRate   = 256 // bytes per second below which a connection is called stalled
+	leastRate   = 256 // bytes per second; a slower connection is stalled
 )
 
-// egress is the one way out to the network. Whatever the layers above it were talked into (a redirect,
-// a token server's address, a fallback to http://), it passes only
+// egress is the transport of every request. A redirect, the address of a token server or the library's fallback to http:// may name any
+// host; egress allows only
 //
 //	https to the registry                   home    any address: the user named it
-//	https to anyone else                    abroad  not further inside than the registry itself (N2, N4)
+//	https to another host                   abroad  not further inside than the registry itself (N2, N4)
 //	http  with Insecure, loopback only      plain   the dialled address is checked, not the name
 //
-// and it ends what stalls, and what does not end.
+// It ends answers that stall, and short answers that exceed maxAnswer.
 type egress struct {
 	registry string // host[:port]
 	insecure bool
 	stall    time.Duration
 
 	home, abroad, plain *http.Transport
-	inside              atomic.Int32          // the innermost zone in which the registry was reached
-	plainFailure        atomic.Pointer[error] // the last one over plain HTTP
+	inside              atomic.Int32          // innermost zone of the registry's addresses
+	plainFailure        atomic.Pointer[error] // last failure over plain HTTP
 }
 
 // Zones, from the outside in.
@@ -46,16 +46,16 @@ const (
 	zonePublic int32 = iota
 	zonePrivate
 	zoneLoopback
-	zoneNever // link-local and the like, where cloud metadata lives; unspecified; multicast
+	zoneNever // link-local and other addresses of cloud metadata; unspecified; multicast
 )
 
-// Addresses that look like others to net/netip than they are.
+// Addresses that net/netip classifies as public.
 var (
 	metadata = []netip.Prefix{ // outside of link-local: Azure's, Alibaba's, Oracle's, and Amazon's by IPv6
 		netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("100.100.100.200/32"),
 		netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("fd00:ec2::/32"),
 	}
-	shared = []netip.Prefix{ // behind carriers' translators, and in test beds
+	shared = []netip.Prefix{ // carrier-grade NAT, benchmark networks, site-local
 		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fec0::/10"),
 	}
 	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
@@ -86,17 +86,17 @@ func zone(addr netip.Addr) int32 {
 
 func newEgress(registry string, insecure bool, stall time.Duration, certDirs []string) (*egress, error) {
 	g := &egress{registry: registry, insecure: insecure, stall: stall}
-	trust, err := trustOf(registry, certDirs)
+	trust, err := loadTrust(registry, certDirs)
 	if err != nil {
 		return nil, err
 	}
 	g.home = g.transport(func(addr netip.Addr) error {
-		g.arrive(zone(addr))
+		g.noteZone(zone(addr))
 		return nil
 	})
 	g.home.TLSClientConfig = trust
-	g.abroad = g.transport(g.stayOut)
-	g.plain = g.transport(onlyLoopback)
+	g.abroad = g.transport(g.checkZone)
+	g.plain = g.transport(checkLoopback)
 	g.plain.Proxy = nil
 	return g, nil
 }
@@ -118,15 +118,14 @@ func (g *egress) transport(check func(addr netip.Addr) error) *http.Transport {
 		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        30 * time.Second,
 		MaxResponseHeaderBytes: maxHeader,
-		// Manifests and layers are known by the digest of the bytes that travel, and what is not
-		// unpacked can not be a bomb.
+		// Digests are those of the transferred bytes. Without decompression a small answer can not expand.
 		DisableCompression: true,
 	}
 	return direct
 }
 
-// arrive notes how far inside the registry is.
-func (g *egress) arrive(z int32) {
+// noteZone records the zone of an address of the registry.
+func (g *egress) noteZone(z int32) {
 	if z == zoneNever {
 		return
 	}
@@ -134,15 +133,15 @@ func (g *egress) arrive(z int32) {
 	}
 }
 
-// stayOut keeps a registry from sending us to places that it could not reach itself.
-func (g *egress) stayOut(addr netip.Addr) error {
+// checkZone refuses addresses further inside than the registry: the registry could not reach those itself.
+func (g *egress) checkZone(addr netip.Addr) error {
 	if z := zone(addr); z > g.inside.Load() {
 		return fmt.Errorf("%w: the registry sends us to %s, an address of this machine or its network", ErrInvalid, addr)
 	}
 	return nil
 }
 
-func onlyLoopback(addr netip.Addr) error {
+func checkLoopback(addr netip.Addr) error {
 	if zone(addr) != zoneLoopback {
 		return &plainError{host: addr.String(), reason: "it is not a loopback address"}
 	}
@@ -155,15 +154,15 @@ func (g *egress) close() {
 	}
 }
 
-// choose returns the transport a request may use.
-func (g *egress) choose(req *http.Request) (*http.Transport, error) {
+// chooseTransport returns the transport that a request may use.
+func (g *egress) chooseTransport(req *http.Request) (*http.Transport, error) {
 	host := req.URL.Host
 	switch req.URL.Scheme {
 	case "https":
 		if strings.EqualFold(strings.TrimSuffix(host, ":443"), strings.TrimSuffix(g.registry, ":443")) {
 			return g.home, nil
 		}
-		// A proxy has an address of its own, inside as a rule, and looks names up by itself.
+		// A proxy usually has a private address, and resolves names itself.
 		if proxy, err := http.ProxyFromEnvironment(req); err == nil && proxy != nil {
 			return g.home, nil
 		}
@@ -173,16 +172,16 @@ func (g *egress) choose(req *http.Request) (*http.Transport, error) {
 		case !loopbackName(host):
 			return nil, &plainError{host: host, reason: "only loopback addresses may speak it"}
 		case !g.insecure:
-			return nil, &plainError{host: host, reason: "it was not asked for"}
+			return nil, &plainError{host: host, reason: "the request does not allow it"}
 		}
-		g.arrive(zoneLoopback)
+		g.noteZone(zoneLoopback)
 		return g.plain, nil
 	}
 	return nil, fmt.Errorf("%w: an address with the scheme %q", ErrInvalid, plain(req.URL.Scheme))
 }
 
-// loopbackName tells whether a host, with or without a port, can be meant to be this machine. What
-// it resolves to is checked again when it is dialled.
+// loopbackName reports whether a host, with or without a port, is a name or an address of this machine. checkLoopback checks the
+// address that the name resolves to.
 func loopbackName(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -196,7 +195,7 @@ func loopbackName(host string) bool {
 
 // RoundTrip implements http.RoundTripper.
 func (g *egress) RoundTrip(req *http.Request) (*http.Response, error) {
-	via, err := g.choose(req)
+	via, err := g.chooseTransport(req)
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +215,8 @@ func (g *egress) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	timer.Stop()
-	// Tokens are fetched again by client.send, one caller at a time; the transport above would do so
-	// in every layer's goroutine, and unsynchronised.
+	// client.send replaces an expired token, one caller at a time. The library's transport would do so in every layer's goroutine,
+	// without synchronisation.
 	if req.URL.Path != "/v2/" {
 		resp.Header.Del("WWW-Authenticate")
 	}
@@ -235,15 +234,15 @@ type layerKey struct{}
 func asLayer(ctx context.Context) context.Context { return context.WithValue(ctx, layerKey{}, true) }
 func isLayer(ctx context.Context) bool            { return ctx.Value(layerKey{}) != nil }
 
-// watched is a body that may not stall, nor, unless it is a layer, go on for ever. Only the time spent
-// waiting for the peer counts: a slow reader is not the peer's fault.
+// watched is a body that fails if the peer stalls or sends more than left bytes. Only the time in Read counts, because a slow reader is
+// not the peer's fault.
 type watched struct {
 	body    io.ReadCloser
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	timer   *time.Timer
 	stalled *stalledError
-	left    int64 // bytes that may still come; -1: any number
+	left    int64 // bytes that the peer may still send; -1: any number
 	waited  time.Duration
 	got     int64
 	once    sync.Once

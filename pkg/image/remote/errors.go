@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// What an error of this package may be, for errors.Is.
+// Kinds of errors, for errors.Is.
 var (
 	ErrUnauthorized = errors.New("access refused")
 	ErrNotFound     = errors.New("not found in the registry")
@@ -31,15 +31,15 @@ var (
 	ErrInvalid      = errors.New("invalid answer")
 )
 
-// Error says what could not be had from where, why, and what to try next. It never contains
-// credentials, tokens, nor the query of an address that the registry redirected to: such queries
-// are signed. What the registry said is without control characters, and short.
+// Error is a failed operation on an image of a registry, with its cause and the next step. It never contains credentials, tokens, or the
+// query of an address that the registry redirected to: such queries are signed. Messages of the registry are short and have no control
+// characters.
 type Error struct {
 	Reference  string // docker.io/library/python:3.12
 	Registry   string // docker.io
 	Repository string // library/python
 	Op         string // read manifest, download layer sha256:…
-	Status     int    // of the HTTP answer; 0 when there was none
+	Status     int    // of the HTTP answer; 0 without an answer
 	Hint       string
 	Err        error
 }
@@ -55,10 +55,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// statusError is an HTTP answer other than the one asked for.
+// statusError is an HTTP answer with an unexpected status.
 type statusError struct {
 	status     int
-	host       string // who said so: after a redirect not the registry
+	host       string // that answered: after a redirect not the registry
 	message    string
 	retryAfter time.Duration
 }
@@ -69,7 +69,7 @@ func (e *statusError) Error() string {
 		text += ": " + e.message
 	}
 	if e.retryAfter > 0 {
-		text += fmt.Sprintf(" (it asks to come back in %s)", e.retryAfter)
+		text += fmt.Sprintf(" (Retry-After: %s)", e.retryAfter)
 	}
 	return text
 }
@@ -84,7 +84,7 @@ func (e *statusError) Is(target error) bool {
 	return false
 }
 
-// stalledError is a peer that keeps the connection and sends nothing, or next to nothing.
+// stalledError reports a peer that keeps the connection open and sends less than leastRate.
 type stalledError struct {
 	host string
 	wait time.Duration
@@ -93,7 +93,7 @@ type stalledError struct {
 func (e *stalledError) Error() string        { return fmt.Sprintf("%s sent nothing for %s", e.host, e.wait) }
 func (e *stalledError) Is(target error) bool { return target == ErrStalled }
 
-// plainError is a request that would have gone over plain HTTP.
+// plainError is a refused request over plain HTTP.
 type plainError struct{ host, reason string }
 
 func (e *plainError) Error() string {
@@ -101,8 +101,8 @@ func (e *plainError) Error() string {
 }
 func (e *plainError) Is(target error) bool { return target == ErrPlainHTTP }
 
-// passing tells an error that may be gone at the next attempt from one that will not.
-func passing(err error) bool {
+// isTemporary reports whether the next attempt may succeed.
+func isTemporary(err error) bool {
 	var status *statusError
 	if errors.As(err, &status) {
 		switch status.status {
@@ -129,18 +129,18 @@ func passing(err error) bool {
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return true
 	}
-	// The HTTP/2 code of the standard library has errors of its own, which it does not export.
+	// The standard library does not export the errors of HTTP/2.
 	text := err.Error()
 	return strings.Contains(text, "http2: ") || strings.Contains(text, "stream error: stream ID")
 }
 
-// mend is passing for a connection that has worked before: whatever the network does, it is worth another try.
-func mend(err error) bool {
+// isNetworkOrTemporary is isTemporary for a host that has answered before: then every failure of the network is worth another attempt.
+func isNetworkOrTemporary(err error) bool {
 	var network *net.OpError
-	return passing(err) || errors.As(err, &network)
+	return isTemporary(err) || errors.As(err, &network)
 }
 
-// tidy brings what net/http and the registry library return into the errors above.
+// tidy converts errors of net/http and of the registry library into the errors above.
 func tidy(err error) error {
 	if err == nil {
 		return nil
@@ -162,14 +162,14 @@ func tidy(err error) error {
 	if !errors.As(err, &at) {
 		return err
 	}
-	for { // a request within a request: the innermost is the one that failed
+	for { // a request for a token is nested in the request that needs it: the innermost failed
 		var inner *url.Error
 		if !errors.As(at.Err, &inner) {
 			break
 		}
 		at = inner
 	}
-	// Where both schemes were tried, HTTPS is the first of the two, and tells more unless the registry does not speak it.
+	// The library tries HTTPS first, and its error is the more useful one unless the registry does not speak HTTPS.
 	var (
 		plainHTTP *plainError
 		stalled   *stalledError
@@ -187,7 +187,7 @@ func tidy(err error) error {
 	return fmt.Errorf("%s: %w", host, at.Err)
 }
 
-// plain makes untrusted text fit for a message: one line, nothing that moves a cursor, not long.
+// plain returns untrusted text as one short line without control characters, for a message.
 func plain(text string) string {
 	const most = 300
 	var b strings.Builder
@@ -208,7 +208,7 @@ func plain(text string) string {
 	return b.String()
 }
 
-// fail wraps an error in what it is about and what to try.
+// fail wraps an error in an Error with the reference and a hint. It returns nil and an Error unchanged.
 func (c *client) fail(op string, err error) error {
 	var done *Error
 	if err == nil || errors.As(err, &done) {
@@ -271,7 +271,7 @@ func (c *client) hint(err error) string {
 		return "the same image from another registry, and tell the operator of this one"
 	case errors.As(err, &status) && status.status >= 500:
 		return "again later; what has arrived is kept"
-	case mend(err):
+	case isNetworkOrTemporary(err):
 		return "again; what has arrived is kept"
 	}
 	return ""

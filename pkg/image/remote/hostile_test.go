@@ -497,7 +497,7 @@ func TestPlainHTTP(t *testing.T) {
 		}
 	}
 	// A name that calls itself local and resolves to somewhere else is stopped when it is dialled (N4).
-	if err := onlyLoopback(netip.MustParseAddr("93.184.216.34")); !errors.Is(err, ErrPlainHTTP) {
+	if err := checkLoopback(netip.MustParseAddr("93.184.216.34")); !errors.Is(err, ErrPlainHTTP) {
 		t.Errorf("%v", err)
 	}
 }

@@ -19,33 +19,32 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 )
 
-// The credentials of a user are in the files that `docker login` and `podman login` write. The registry library has a reader of its own
-// (authn.DefaultKeychain, as of v0.22), which reads Podman's file only if Docker has none and prefers ~/.docker to $DOCKER_CONFIG, finds
-// entries for the registry and the repository but none for the parts between, reads no DOCKER_AUTH_CONFIG, and waits for a credential
-// helper without end. This reader uses the library's entries (authn.AuthConfig), asks every file in turn, and ends a helper after
-// helperWait.
+// `docker login` and `podman login` write the credentials of a user into files. The registry library's reader (authn.DefaultKeychain, as
+// of v0.22) reads Podman's file only if Docker has none, prefers ~/.docker to $DOCKER_CONFIG, finds entries for the registry and the
+// repository but not for the parts between, does not read DOCKER_AUTH_CONFIG, and waits for a credential helper without a limit. This
+// reader uses the library's entries (authn.AuthConfig), reads every file in turn, and ends a helper after helperWait.
 const (
-	maxCredentials = 1 << 20 // bytes of a file, and of what a helper prints
+	maxCredentials = 1 << 20 // bytes of a file, and of a helper's output
 
-	// What Docker calls its own registry in its files, for historical reasons.
+	// hubKey is the name of Docker Hub in Docker's files.
 	hubKey = "https://index.docker.io/v1/"
 )
 
-// helperWait is a variable for the tests. A helper may ask its user, who takes a while to type.
+// helperWait bounds a credential helper, which may prompt the user. Tests shorten it.
 var helperWait = 30 * time.Second
 
-// helperName is what may follow docker-credential-: the name comes from a file and becomes a program.
+// helperName matches the NAME of docker-credential-NAME. The name comes from a file and becomes the name of a program.
 var helperName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// authFile is the part of config.json and auth.json that has to do with credentials.
+// authFile is the part of config.json and auth.json with credentials.
 type authFile struct {
-	Auths       map[string]json.RawMessage `json:"auths"` // each is read only if it is looked up: others may be damaged
+	Auths       map[string]json.RawMessage `json:"auths"` // decoded on lookup, so that a damaged entry does not affect others
 	CredHelpers map[string]string          `json:"credHelpers"`
 	CredsStore  string                     `json:"credsStore"`
 }
 
-// credentials looks up what the user has for a repository: the most specific entry of the first
-// source that has one. No entry anywhere is authn.Anonymous. The second result names the source.
+// credentials returns the user's credentials for a repository: the most specific entry of the first source that has one. Without an
+// entry it returns authn.Anonymous. The second result names the source.
 func credentials(ctx context.Context, registry, repository string) (authn.Authenticator, string, error) {
 	sources, err := credentialSources()
 	if err != nil {
@@ -68,7 +67,7 @@ type credentialSource struct {
 	file authFile
 }
 
-// credentialSources reads every place that exists, in the order in which they are asked.
+// credentialSources reads DOCKER_AUTH_CONFIG and the files that exist, in the order of their precedence.
 func credentialSources() ([]credentialSource, error) {
 	var sources []credentialSource
 	if text := os.Getenv("DOCKER_AUTH_CONFIG"); text != "" {
@@ -95,9 +94,9 @@ func credentialSources() ([]credentialSource, error) {
 	return sources, nil
 }
 
-// credentialPaths are Docker's file, then Podman's.
+// credentialPaths returns the path of Docker's file, then those of Podman's.
 func credentialPaths() []string {
-	home, _ := os.UserHomeDir() // without one, only what the variables name
+	home, _ := os.UserHomeDir() // empty: only paths from variables count
 	var paths []string
 	if dir := os.Getenv("DOCKER_CONFIG"); dir != "" {
 		paths = append(paths, filepath.Join(dir, "config.json"))
@@ -146,7 +145,7 @@ func parseAuthFile(data []byte) (file authFile, err error) {
 	return file, err
 }
 
-// decodeSecret reads JSON. Its errors never quote what it read: it is full of secrets.
+// decodeSecret decodes JSON with secrets. Its errors never quote the JSON.
 func decodeSecret(data []byte, v any) error {
 	err := json.Unmarshal(data, v)
 	var syntax *json.SyntaxError
@@ -157,10 +156,10 @@ func decodeSecret(data []byte, v any) error {
 	case errors.As(err, &kind):
 		return fmt.Errorf("field %q has the wrong type", kind.Field)
 	}
-	return err // of the library, which says what is wrong with base64 and at which byte
+	return err // the library's errors about base64 have a byte offset, and no content
 }
 
-// lookup returns nil without an error when the file has nothing for the repository.
+// lookup returns the file's credentials for a repository, or nil.
 func (f authFile) lookup(ctx context.Context, registry, repository string) (*authn.AuthConfig, error) {
 	for _, key := range helperKeys(registry) {
 		if helper, ok := f.CredHelpers[key]; ok && helper != "" {
@@ -172,7 +171,7 @@ func (f authFile) lookup(ctx context.Context, registry, repository string) (*aut
 		if auth != nil || err != nil {
 			return auth, err
 		}
-		// What was written before the store was configured is still in the file.
+		// Entries from before the store was configured are still in the file.
 	}
 	for _, scope := range scopes(registry, repository) {
 		for _, key := range slices.Sorted(maps.Keys(f.Auths)) { // Docker Hub may be there under two names
@@ -193,8 +192,8 @@ func (f authFile) lookup(ctx context.Context, registry, repository string) (*aut
 	return nil, nil
 }
 
-// scopes are the keys an entry may have for a repository, most specific first: Podman keeps
-// credentials for parts of a registry, too.
+// scopes returns the keys that an entry for a repository may have, most specific first: Podman stores credentials for parts of a
+// registry as well.
 func scopes(registry, repository string) []string {
 	var out []string
 	for name := canonicalRegistry(registry) + "/" + repository; name != ""; {
@@ -208,7 +207,7 @@ func scopes(registry, repository string) []string {
 	return out
 }
 
-// authKey brings the key of an entry into the form of scopes: no scheme, no /v1/ or /v2/, one name for Docker Hub.
+// authKey converts the key of an entry to the form of scopes: without scheme, /v1/ and /v2/, with one name for Docker Hub.
 func authKey(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	key = strings.TrimSuffix(key, "/")
@@ -220,7 +219,7 @@ func authKey(key string) string {
 	return canonicalRegistry(host)
 }
 
-// canonicalRegistry is the name under which people know a registry.
+// canonicalRegistry returns the name of a registry as references have it.
 func canonicalRegistry(host string) string {
 	host = strings.ToLower(host)
 	if isHub(host) {
@@ -244,7 +243,7 @@ func helperKeys(registry string) []string {
 	return []string{registry}
 }
 
-// helperServer is what a helper is asked for: Docker Hub has one name there, however it was configured.
+// helperServer returns the server name for a helper, which knows Docker Hub by one name only.
 func helperServer(registry string) string {
 	if isHub(registry) {
 		return hubKey
@@ -252,8 +251,8 @@ func helperServer(registry string) string {
 	return registry
 }
 
-// askHelper speaks Docker's credential helper protocol: the server's name on standard input, JSON on
-// standard output. A helper that knows nothing of the server says so in words, and fails.
+// askHelper runs a credential helper by Docker's protocol: the server's name on standard input, JSON on standard output. A helper without
+// credentials for the server prints a fixed message and fails; the result is nil then.
 func askHelper(ctx context.Context, helper, server string) (*authn.AuthConfig, error) {
 	if !helperName.MatchString(helper) {
 		return nil, fmt.Errorf("credential helper %q is not the name of a program docker-credential-NAME", helper)
@@ -277,7 +276,7 @@ func askHelper(ctx context.Context, helper, server string) (*authn.AuthConfig, e
 	case err != nil && notFound(out.String()+complaint.String()):
 		return nil, nil
 	case err != nil:
-		// Helpers print their complaint to standard output; a secret is only printed on success.
+		// Helpers print errors to standard output, and a secret only on success.
 		text := out.String()
 		if strings.TrimSpace(text) == "" {
 			text = complaint.String()
@@ -301,8 +300,8 @@ func notFound(text string) bool {
 	return strings.Contains(text, "credentials not found in native keychain") || strings.Contains(text, "no credentials server URL")
 }
 
-// bounded keeps the first maxCredentials bytes, and swallows the rest so that the writer goes on. The
-// buffer is not embedded: its ReadFrom would know no bound.
+// bounded keeps the first maxCredentials bytes and discards the rest, so that the writer does not block. The buffer is not embedded,
+// because its ReadFrom has no bound.
 type bounded struct{ buf bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {

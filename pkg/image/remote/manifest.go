@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxManifest = 4 << 20 // as others have it; the largest seen in the wild are far below
+	maxManifest = 4 << 20 // the common limit of registries
 	maxConfig   = 4 << 20
 	maxNesting  = 3 // indexes in indexes
 )
@@ -31,14 +31,14 @@ var (
 	}
 )
 
-// document is a manifest or an index, as it was served.
+// document is a manifest or an index, as the registry sent it.
 type document struct {
 	bytes  []byte
 	digest string // of the bytes
 	kind   types.MediaType
 }
 
-// fetchManifest gets a manifest or an index by tag or digest.
+// fetchManifest fetches a manifest or an index by tag or digest, and checks the digest.
 func (c *client) fetchManifest(ctx context.Context, id string) (document, error) {
 	var doc document
 	err := c.retry(ctx, func(ctx context.Context) error {
@@ -64,7 +64,7 @@ func acceptable() string {
 	return strings.Join(out, ",")
 }
 
-// fetchConfig gets an image's configuration.
+// fetchConfig fetches an image's configuration, and checks its size and digest.
 func (c *client) fetchConfig(ctx context.Context, desc v1.Descriptor) ([]byte, error) {
 	digest := desc.Digest.String()
 	var data []byte
@@ -83,7 +83,7 @@ func (c *client) fetchConfig(ctx context.Context, desc v1.Descriptor) ([]byte, e
 	return data, c.fail("read configuration "+digest, err)
 }
 
-// fetchSmall gets something that has to fit into memory.
+// fetchSmall fetches at most most bytes into memory.
 func (c *client) fetchSmall(ctx context.Context, path string, most int64, header http.Header) ([]byte, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*c.opts.Stall)
 	defer cancel()
@@ -93,7 +93,7 @@ func (c *client) fetchSmall(ctx context.Context, path string, most int64, header
 	}
 	defer resp.Body.Close()
 	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		// It was not asked for, and the size that a small answer unpacks to is unknown.
+		// The request did not allow it, and the size after decompression is unknown.
 		return nil, nil, fmt.Errorf("%w: it came compressed (%s)", ErrInvalid, plain(encoding))
 	}
 	tooLarge := fmt.Errorf("%w: larger than %d bytes", ErrInvalid, most)
@@ -115,8 +115,8 @@ func digestOf(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// kindOf tells what a document is. The document itself counts more than its label, which static registries get wrong; one that
-// can be read in two ways is refused, or a digest would stand for two images.
+// kindOf returns whether a document is an image or an index. The document counts more than its Content-Type, which static registries get
+// wrong. A document that can be read as both is refused, because its digest would name two images.
 func kindOf(label string, data []byte) (types.MediaType, error) {
 	var shape struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -164,7 +164,7 @@ func isSchema1(t types.MediaType) bool {
 	return t == types.DockerManifestSchema1 || t == types.DockerManifestSchema1Signed
 }
 
-// parseImage reads a manifest and refuses what can not be a sandbox's root.
+// parseImage parses a manifest, and refuses one that can not be a sandbox's root.
 func parseImage(data []byte) (*v1.Manifest, error) {
 	var m v1.Manifest
 	if err := json.Unmarshal(data, &m); err != nil {
@@ -215,7 +215,7 @@ func checkDescriptor(what string, d v1.Descriptor, most int64) error {
 	return nil
 }
 
-// found is the manifest of an image, and the digests of the indexes that led to it.
+// found is the manifest of an image, with the digests of the indexes that resolve followed.
 type found struct {
 	document
 	manifest *v1.Manifest
@@ -236,7 +236,7 @@ func (c *client) resolve(ctx context.Context, id string, want v1.Platform) (foun
 			out.manifest, err = parseImage(doc.bytes)
 			return out, c.fail(op, err)
 		}
-		chosen, err := choose(doc.bytes, want)
+		chosen, err := chooseManifest(doc.bytes, want)
 		if err != nil {
 			return out, c.fail(op, err)
 		}
@@ -246,7 +246,8 @@ func (c *client) resolve(ctx context.Context, id string, want v1.Platform) (foun
 	return out, c.fail("read manifest "+id, fmt.Errorf("%w: more than %d indexes in one another", ErrInvalid, maxNesting))
 }
 
-// checkPlatform holds an image's own configuration against what was wanted: an image without an index has nothing else to say it by.
+// checkPlatform compares the platform in an image's configuration with the requested one. Only the configuration has the platform of an
+// image without an index.
 func checkPlatform(config []byte, want v1.Platform) error {
 	var has v1.Platform
 	if err := json.Unmarshal(config, &has); err != nil {

@@ -8,27 +8,26 @@ import (
 	"time"
 )
 
-// Options say how an image is fetched. The zero value is ready for use.
+// Options configure Pull and Update. The zero value is ready for use.
 type Options struct {
-	// Platform to choose where there are several: "linux/arm64", "linux/arm/v7"; empty is Linux on this machine's processor.
+	// Platform selects an image of an index: "linux/arm64", "linux/arm/v7". Empty is Linux on this machine's processor.
 	Platform string
 	// Insecure allows plain HTTP, for loopback addresses only.
 	Insecure bool
-	// Parallel is how many layers are downloaded at a time; 0 is 4, and the store takes no more.
+	// Parallel is the number of concurrent downloads of layers; 0 is 4, which is also the store's maximum.
 	Parallel int
-	// Stall is how long a registry may send nothing before the connection is given up; 0 is 30 seconds. An answer
-	// other than a layer has twice as long in all.
+	// Stall is the time without data after which a connection is closed; 0 is 30 seconds. An answer other than a layer has to be
+	// complete within twice that time.
 	Stall time.Duration
-	// Attempts is how often something is tried that may work the next time; 0 is 5. A download that makes progress
-	// begins to count anew.
+	// Attempts is the number of attempts after temporary errors; 0 is 5. Progress of a download resets the count.
 	Attempts int
 	// Backoff is the wait before the second attempt; each further one is twice as long, up to 32 times. 0 is half a second.
 	Backoff time.Duration
-	// CertDirs hold the certificates of private registries, HOST[:PORT]/ca.crt; nil are Docker's and Podman's.
+	// CertDirs hold the certificates of private registries, HOST[:PORT]/ca.crt; nil is the directories of Docker and Podman.
 	CertDirs []string
-	// UserAgent precedes the registry library's own in requests; empty is "sandbox-run".
+	// UserAgent precedes the registry library's own User-Agent; empty is "sandbox-run".
 	UserAgent string
-	// Progress is told what happens, by one goroutine at a time, and should return soon: downloads wait for it.
+	// Progress receives every change of state. One goroutine at a time calls it, and downloads wait until it returns.
 	Progress func(Progress)
 }
 
@@ -51,7 +50,7 @@ func (o Options) complete() (Options, error) {
 	o.Backoff = cmp.Or(o.Backoff, 500*time.Millisecond)
 	o.UserAgent = cmp.Or(o.UserAgent, "sandbox-run")
 	if tell := o.Progress; tell != nil {
-		var mu sync.Mutex // Update has several images under way
+		var mu sync.Mutex // Update resolves several images at once
 		o.Progress = func(p Progress) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -64,11 +63,11 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// State is how far a layer, or the whole image, has come.
+// State is the state of a layer's or an image's pull.
 type State string
 
-// The states. An image goes resolving, (downloading, unpacking,) done or failed. A layer goes waiting, downloading (and
-// retrying, and back), downloaded; one that the store has is present from the start.
+// The states. An image is resolving, downloading, unpacking, then done or failed. A layer is waiting, downloading or retrying, then
+// downloaded. A layer that the store has is present from the start.
 const (
 	Resolving   State = "resolving"
 	Waiting     State = "waiting"
@@ -81,13 +80,13 @@ const (
 	Failed      State = "failed"
 )
 
-// Progress is the state of a pull at one moment: of one layer, or with no Layer, of the image. All layers are announced, in order and with
-// their sizes, before the first byte of any arrives, so that a reader knows from the beginning how much there is to come.
+// Progress is the state of one layer or, without Layer, of the image. Pull announces all layers in order with their sizes before it
+// downloads the first byte, so that the total is known from the beginning.
 //
 //	resolving                         image
 //	waiting, present                  every layer once; Layers is how many there are
 //	downloading                       image
-//	downloading, retrying, …          layers, several at a time; Done grows, and begins above 0 where an earlier pull was cut
+//	downloading, retrying, …          layers, several at a time; Done starts above 0 after an interrupted pull
 //	unpacking, done                   image
 type Progress struct {
 	Reference string `json:"reference"`        // normalised
@@ -96,24 +95,24 @@ type Progress struct {
 
 	Layer  string `json:"layer,omitempty"` // sha256:…
 	Index  int    `json:"index"`           // of the layer, from 0, lowest first
-	Layers int    `json:"layers"`          // how many the image has
-	Done   int64  `json:"done"`            // bytes; of the whole image where there is no Layer, those present included
+	Layers int    `json:"layers"`          // number of the image's layers
+	Done   int64  `json:"done"`            // bytes; without Layer of the whole image, including present layers
 	Total  int64  `json:"total"`
 
-	// Why a layer is Retrying, and for how long it waits.
+	// Reason and Wait are the error of a layer that is Retrying, and the time until the next attempt.
 	Reason string        `json:"reason,omitempty"`
 	Wait   time.Duration `json:"wait,omitempty"`
 }
 
-// reportEvery is how often the bytes of a layer are reported; changes of state always are.
+// reportEvery is the shortest time between two reports of a layer's bytes. Changes of state are always reported.
 const reportEvery = 50 * time.Millisecond
 
-// reporter keeps the sums and hands out Progress.
+// reporter keeps the totals of a pull and calls Options.Progress.
 type reporter struct {
 	tell func(Progress)
 
 	mu     sync.Mutex
-	base   Progress // what all reports have in common
+	base   Progress // of the image
 	layers []layerReport
 }
 
@@ -126,7 +125,7 @@ func newReporter(reference string, tell func(Progress)) *reporter {
 	return &reporter{tell: tell, base: Progress{Reference: reference}}
 }
 
-// announce lists the layers; state says of each whether the store has it.
+// announce reports every layer as waiting or present, then the image as downloading.
 func (r *reporter) announce(digest string, layers []layerReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,11 +142,11 @@ func (r *reporter) announce(digest string, layers []layerReport) {
 		r.send(r.layers[i].Progress)
 	}
 	r.base.State = Downloading
-	r.next()
+	r.reportImage()
 }
 
-// next reports how far the image is: unpacking, when all layers are here.
-func (r *reporter) next() {
+// reportImage reports the image as unpacking if all layers have arrived. The caller holds mu.
+func (r *reporter) reportImage() {
 	here := 0
 	for i := range r.layers {
 		if s := r.layers[i].State; s == Present || s == Downloaded {
@@ -160,7 +159,7 @@ func (r *reporter) next() {
 	r.send(r.base)
 }
 
-// image reports a state of the whole.
+// image sets and reports the state of the image.
 func (r *reporter) image(state State, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +167,7 @@ func (r *reporter) image(state State, reason string) {
 	r.send(r.base)
 }
 
-// layer reports a state of one layer. done is where its download stands.
+// layer sets and reports the state of one layer. done is the number of its bytes that have arrived.
 func (r *reporter) layer(index int, state State, done int64, reason string, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +180,7 @@ func (r *reporter) layer(index int, state State, done int64, reason string, wait
 		r.send(l.Progress)
 	}
 	if changed && state == Downloaded {
-		r.next()
+		r.reportImage()
 	}
 }
 

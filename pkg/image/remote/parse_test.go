@@ -65,7 +65,7 @@ func TestChoose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := choose(platforms(c.has...), want)
+		got, err := chooseManifest(platforms(c.has...), want)
 		if c.is < 0 {
 			if !errors.Is(err, ErrPlatform) {
 				t.Errorf("%v for %s: %v, %v", c.has, c.want, got.Platform, err)
@@ -113,18 +113,18 @@ func TestTidy(t *testing.T) {
 	if text := err.Error(); strings.Contains(text, "hidden") || !strings.Contains(text, "cdn.example") {
 		t.Errorf("%s", text)
 	}
-	if !errors.Is(err, syscall.ECONNRESET) || !passing(err) {
+	if !errors.Is(err, syscall.ECONNRESET) || !isTemporary(err) {
 		t.Errorf("%v is not passing", err)
 	}
 	for _, final := range []error{syscall.ECONNREFUSED, http.ErrSchemeMismatch, &statusError{status: 404}, &statusError{status: 501},
 		ErrInvalid, errors.New("x509: nonsense")} {
-		if passing(final) {
+		if isTemporary(final) {
 			t.Errorf("%v is passing", final)
 		}
 	}
 	for _, temporary := range []error{io.ErrUnexpectedEOF, &stalledError{}, &statusError{status: 503},
 		errors.New("http2: server sent GOAWAY")} {
-		if !passing(fmt.Errorf("x: %w", temporary)) {
+		if !isTemporary(fmt.Errorf("x: %w", temporary)) {
 			t.Errorf("%v is not passing", temporary)
 		}
 	}
@@ -151,7 +151,7 @@ func FuzzManifest(f *testing.F) {
 		}
 		if kind.IsIndex() {
 			for _, want := range []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm", Variant: "v7"}} {
-				if d, err := choose(data, want); err == nil && !sha256Digest.MatchString(d.Digest.String()) {
+				if d, err := chooseManifest(data, want); err == nil && !sha256Digest.MatchString(d.Digest.String()) {
 					t.Fatalf("chosen: %v", d)
 				} else if err != nil {
 					printable(t, err.Error())

@@ -22,7 +22,7 @@ func parsePlatform(text string) (v1.Platform, error) {
 	if len(parts) == 3 {
 		p.Variant = parts[2]
 	}
-	switch p.Architecture { // what machines call themselves
+	switch p.Architecture { // names of uname
 	case "x86_64", "x86-64":
 		p.Architecture = "amd64"
 	case "aarch64":
@@ -31,7 +31,7 @@ func parsePlatform(text string) (v1.Platform, error) {
 	return p, nil
 }
 
-// platformError lists what there is instead.
+// platformError lists the platforms that the index has instead.
 type platformError struct {
 	want v1.Platform
 	have []v1.Platform
@@ -56,8 +56,8 @@ func (e *platformError) Error() string {
 
 func (e *platformError) Is(target error) bool { return target == ErrPlatform }
 
-// choose finds the entry of an index that fits a platform best.
-func choose(index []byte, want v1.Platform) (v1.Descriptor, error) {
+// chooseManifest returns the entry of an index that fits a platform best.
+func chooseManifest(index []byte, want v1.Platform) (v1.Descriptor, error) {
 	var list v1.IndexManifest
 	if err := json.Unmarshal(index, &list); err != nil {
 		return v1.Descriptor{}, fmt.Errorf("%w: the index: %s", ErrInvalid, plain(err.Error()))
@@ -66,7 +66,7 @@ func choose(index []byte, want v1.Platform) (v1.Descriptor, error) {
 	best, bestFit := -1, 0
 	for i, d := range list.Manifests {
 		if !known(d.MediaType) || d.Annotations["vnd.docker.reference.type"] != "" {
-			continue // signatures, attestations and the like
+			continue // a signature or an attestation
 		}
 		has := v1.Platform{}
 		if d.Platform != nil {
@@ -92,10 +92,10 @@ func choose(index []byte, want v1.Platform) (v1.Descriptor, error) {
 	return chosen, nil
 }
 
-// fit is how well an image suits a platform; 0 is not at all.
+// fit returns how well an image suits a platform; 0 is not at all.
 func fit(has, want v1.Platform) int {
 	if has.OS == "" && has.Architecture == "" {
-		return 1 // an index of one, as some tools write it; the configuration is checked later
+		return 1 // some tools write indexes without platforms; checkPlatform reads the configuration
 	}
 	if has.OS != want.OS || has.Architecture != want.Architecture {
 		return 0
@@ -105,15 +105,15 @@ func fit(has, want v1.Platform) int {
 	case hasVariant == wantVariant:
 		return 100
 	case wantVariant == "" && want.Variant == "":
-		// No variant was asked for: the lowest is the one that runs everywhere.
+		// The request has no variant: the lowest one runs on every machine.
 		return 50 - level(hasVariant)
 	case want.Architecture == "arm" && level(hasVariant) < level(wantVariant):
-		return 10 + level(hasVariant) // a 32-bit ARM runs what was made for its predecessors
+		return 10 + level(hasVariant) // a 32-bit ARM runs programs for lower variants
 	}
 	return 0
 }
 
-// level is the number in v7; 0 without a variant, 10 for one that is not of this form.
+// level returns the number in a variant such as v7, 0 for no variant, and 10 for a variant of another form.
 func level(variant string) int {
 	if variant == "" {
 		return 0
@@ -124,7 +124,7 @@ func level(variant string) int {
 	return 10
 }
 
-// variant without those that go without saying.
+// variant returns the variant of a platform; the default variant of its architecture is empty.
 func variant(p v1.Platform) string {
 	switch {
 	case p.Architecture == "arm64" && p.Variant == "v8", p.Architecture == "amd64" && p.Variant == "v1":

@@ -8,7 +8,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
-	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // registries have layers of every compression
+	_ "github.com/sandbox-run/sandbox-run/pkg/image/codec" // for layers with gzip and zstd
 )
 
 // Pull fetches an image from its registry into a store, and returns the stored image. It does not fetch what the store has, and
@@ -30,7 +30,7 @@ func Pull(ctx context.Context, store *image.Store, ref string, opts Options) (*i
 	return found.pull(ctx, store)
 }
 
-// remoteImage is an image that was found in a registry: everything but its layers.
+// remoteImage is an image of a registry: its manifest, and the client that fetches the rest.
 type remoteImage struct {
 	*client
 	found
@@ -98,16 +98,17 @@ func (r *remoteImage) add(ctx context.Context, store *image.Store) (*image.Image
 	case ctx.Err() != nil:
 		return nil, r.fail("pull", context.Cause(ctx))
 	case errors.As(err, &ours):
-		return nil, ours // the store adds where it stood; the error says that itself
+		return nil, ours // without the store's prefix: the error names its operation
 	}
 	return nil, r.fail("add to the store", err)
 }
 
-// layers announces the layers and says how each is opened. The store decides which it needs, and in how many goroutines.
+// layers announces the layers and returns them with their Open functions. The store decides which layers it opens, and in how many
+// goroutines.
 func (r *remoteImage) layers(store *image.Store) []image.Layer {
 	reports := make([]layerReport, len(r.manifest.Layers))
 	layers := make([]image.Layer, len(r.manifest.Layers))
-	first := map[string]int{} // a layer may occur twice, and is fetched once
+	first := map[string]int{} // the store fetches a layer that occurs twice only once
 	for i, l := range r.manifest.Layers {
 		digest := l.Digest.String()
 		reports[i].Progress = Progress{Layer: digest, State: Waiting, Total: l.Size}

@@ -15,13 +15,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// pulled is what is remembered of a pull, so that Update asks registries for their own names only. Any user of a registry may publish an
-// image under the name of one that was built here; without this, updating would fetch it. One file a name in the store's directory
-// "pulled"; it counts as long as the name still stands for the image that was pulled.
+// pulled is the record of a pull. Update requests only recorded names: any user of a registry may publish an image under the name of one
+// that was built here, and without a record Update would fetch it. The store's directory "pulled" has one file for each name. A record is
+// valid while the name still belongs to the pulled image.
 type pulled struct {
 	Name     string    `json:"name"`   // normalised
-	ID       string    `json:"id"`     // of the image here
-	Digest   string    `json:"digest"` // of the manifest there; the same image may have another one elsewhere
+	ID       string    `json:"id"`     // of the stored image
+	Digest   string    `json:"digest"` // of the registry's manifest; another registry may have another one for the same image
 	Platform string    `json:"platform"`
 	At       time.Time `json:"at"`
 }
@@ -33,18 +33,18 @@ func recordPath(store *image.Store, name string) string {
 	return filepath.Join(recordDir(store), hex.EncodeToString(sum[:16])+".json")
 }
 
-// remember writes a record; a reader sees the old or the new one.
+// remember writes a record atomically: a reader sees the old or the new one.
 func remember(store *image.Store, p pulled) error {
 	data, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(recordDir(store), 0o700); err != nil {
-		return fmt.Errorf("remember the pull of %s: %w", p.Name, err)
+		return fmt.Errorf("record the pull of %s: %w", p.Name, err)
 	}
 	f, err := os.CreateTemp(recordDir(store), ".new-*")
 	if err != nil {
-		return fmt.Errorf("remember the pull of %s: %w", p.Name, err)
+		return fmt.Errorf("record the pull of %s: %w", p.Name, err)
 	}
 	_, err = f.Write(append(data, '\n'))
 	err = errors.Join(err, f.Close())
@@ -53,13 +53,13 @@ func remember(store *image.Store, p pulled) error {
 	}
 	if err != nil {
 		os.Remove(f.Name())
-		return fmt.Errorf("remember the pull of %s: %w", p.Name, err)
+		return fmt.Errorf("record the pull of %s: %w", p.Name, err)
 	}
 	return nil
 }
 
-// recallOne returns nil when a name was never pulled.
-func recallOne(store *image.Store, name string) (*pulled, error) {
+// lookupRecord returns the record of a name, or nil if the name was never pulled.
+func lookupRecord(store *image.Store, name string) (*pulled, error) {
 	return readRecord(recordPath(store, name))
 }
 
@@ -69,24 +69,24 @@ func readRecord(path string) (*pulled, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("what was pulled: %w", err)
+		return nil, fmt.Errorf("read records of pulls: %w", err)
 	}
 	var p pulled
 	if err := json.Unmarshal(data, &p); err != nil || p.Name == "" {
-		// Cut off by a crash, or not ours: the next pull of the name writes it anew.
+		// Truncated by a crash, or another file: the next pull of the name replaces it.
 		return nil, nil
 	}
 	return &p, nil
 }
 
-// recall returns the names that were pulled and still stand for what was, in order, and drops the records of the others.
-func recall(store *image.Store) ([]pulled, error) {
+// listRecords returns the valid records, sorted by name, and removes the records of names that the store does not have any more.
+func listRecords(store *image.Store) ([]pulled, error) {
 	entries, err := os.ReadDir(recordDir(store))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("what was pulled: %w", err)
+		return nil, fmt.Errorf("read records of pulls: %w", err)
 	}
 	var out []pulled
 	for _, entry := range entries {

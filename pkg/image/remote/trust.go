@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// defaultCertDirs is where Docker and Podman look for the certificates of private registries:
-// HOST[:PORT]/*.crt are authorities, NAME.cert with NAME.key is what we show ourselves by.
+// defaultCertDirs returns the directories of Docker and Podman for the certificates of private registries: HOST[:PORT]/*.crt are
+// authorities, NAME.cert with NAME.key is a client certificate.
 func defaultCertDirs() []string {
 	dirs := []string{"/etc/containers/certs.d", "/etc/docker/certs.d"}
 	if home, err := os.UserHomeDir(); err == nil {
@@ -20,10 +20,10 @@ func defaultCertDirs() []string {
 	return dirs
 }
 
-// trustOf is what TLS with a registry needs beyond the system's authorities; nil when it is nothing.
-func trustOf(registry string, dirs []string) (*tls.Config, error) {
+// loadTrust returns a TLS configuration with the registry's certificates, or nil if the registry has none.
+func loadTrust(registry string, dirs []string) (*tls.Config, error) {
 	if strings.ContainsAny(registry, `/\`) || strings.Contains(registry, "..") {
-		return nil, nil // no registry is called that; it would be a path of its own
+		return nil, nil // not the name of a registry, and a path out of dirs
 	}
 	var config *tls.Config
 	for _, dir := range dirs {

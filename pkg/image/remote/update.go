@@ -10,10 +10,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// Outcome is what became of a name.
+// Outcome is the result of Update for a name.
 type Outcome string
 
-// The outcomes. Of a name that is gone from its registry the image here stays.
+// The outcomes. If a name is gone from its registry, the stored image stays.
 const (
 	Updated   Outcome = "updated"
 	Unchanged Outcome = "unchanged"
@@ -21,31 +21,31 @@ const (
 	NotDone   Outcome = "failed"
 )
 
-// Change is what Update found out about one name.
+// Change is the result of Update for one name.
 type Change struct {
 	Name    string  `json:"name"`
 	Outcome Outcome `json:"outcome"`
-	Old     string  `json:"old,omitempty"` // digest of the manifest, as it was pulled
-	New     string  `json:"new,omitempty"` // and as it is now; empty unless updated
+	Old     string  `json:"old,omitempty"` // digest of the pulled manifest
+	New     string  `json:"new,omitempty"` // digest of the present manifest; empty unless updated
 	Message string  `json:"message,omitempty"`
-	Err     error   `json:"-"` // of NotDone, and why it is Gone
+	Err     error   `json:"-"` // set if the outcome is NotDone or Gone
 }
 
-// checks is how many registries are asked at a time.
+// checks is the number of concurrent requests to registries.
 const checks = 4
 
-// Update looks whether names that were pulled stand for other images by now, and fetches those that do. Without refs it is all names that
-// were pulled; names that were built, imported or given here belong to this machine, whatever a registry has under them, and are refused
-// when they are asked for. Names by digest can not change, and are unchanged without a look.
+// Update checks whether pulled names belong to other images in their registries by now, and fetches those images. Without refs it checks
+// all pulled names. A ref that was built, imported or named on this machine is an error, also if a registry has that name. A name with a
+// digest is unchanged, without a request.
 //
-// The error is about the store or the refs. Failures of registries are in the Changes, which have the order of the refs, or that
-// of the names; a failed image does not stop the others.
+// The error is about the store or the refs. Failures of registries are in the Changes, in the order of the refs or of the names. A failed
+// image does not stop the others.
 func Update(ctx context.Context, store *image.Store, refs []string, opts Options) ([]Change, error) {
 	opts, err := opts.complete()
 	if err != nil {
 		return nil, err
 	}
-	records, err := refreshable(store, refs)
+	records, err := selectRecords(store, refs)
 	if err != nil {
 		return nil, err
 	}
@@ -55,11 +55,11 @@ func Update(ctx context.Context, store *image.Store, refs []string, opts Options
 	checking.SetLimit(checks)
 	for i := range records {
 		checking.Go(func() error {
-			changes[i], found[i] = check(ctx, records[i], opts)
+			changes[i], found[i] = checkName(ctx, records[i], opts)
 			return nil
 		})
 	}
-	_ = checking.Wait() // what fails is in the changes
+	_ = checking.Wait() // failures are in the changes
 	for i, r := range found {
 		if r == nil {
 			continue
@@ -78,10 +78,10 @@ func Update(ctx context.Context, store *image.Store, refs []string, opts Options
 	return changes, nil
 }
 
-// refreshable are the names to look at.
-func refreshable(store *image.Store, refs []string) ([]pulled, error) {
+// selectRecords returns the records of refs; without refs, all records.
+func selectRecords(store *image.Store, refs []string) ([]pulled, error) {
 	if len(refs) == 0 {
-		return recall(store)
+		return listRecords(store)
 	}
 	var out []pulled
 	for _, ref := range refs {
@@ -93,7 +93,7 @@ func refreshable(store *image.Store, refs []string) ([]pulled, error) {
 		if err != nil {
 			return nil, fmt.Errorf("update %s: %w; try: sandbox-run image pull %s", ref, err, ref)
 		}
-		record, err := recallOne(store, name.String())
+		record, err := lookupRecord(store, name.String())
 		if err != nil {
 			return nil, err
 		}
@@ -107,8 +107,8 @@ func refreshable(store *image.Store, refs []string) ([]pulled, error) {
 	return out, nil
 }
 
-// check asks the registry what a name stands for. The image is returned when it is another one than here.
-func check(ctx context.Context, record pulled, opts Options) (Change, *remoteImage) {
+// checkName resolves a name in its registry. It returns the image if it differs from the stored one.
+func checkName(ctx context.Context, record pulled, opts Options) (Change, *remoteImage) {
 	change := Change{Name: record.Name, Outcome: Unchanged, Old: record.Digest}
 	name, err := parseReference(record.Name)
 	if err != nil {
@@ -117,8 +117,8 @@ func check(ctx context.Context, record pulled, opts Options) (Change, *remoteIma
 	if name.digest != "" {
 		return change, nil
 	}
-	opts.Platform = record.Platform                          // it was chosen when the image was pulled
-	opts.Insecure = opts.Insecure && loopbackName(name.host) // the others are not meant
+	opts.Platform = record.Platform                          // the platform of the pull
+	opts.Insecure = opts.Insecure && loopbackName(name.host) // other registries always use HTTPS
 	found, err := find(ctx, name, opts)
 	switch {
 	case errors.Is(err, ErrNotFound):

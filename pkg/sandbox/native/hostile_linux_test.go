@@ -431,7 +431,8 @@ def tried(what):
         return "ok"
     except OSError as e:
         return str(e.errno)
-print(tried(lambda: os.kill(int(sys.argv[1]), 0)), tried(lambda: socket.socket(socket.AF_UNIX).connect("\0neighbour")), tried(lambda: os.kill(os.getpid(), 0)))`
+print(tried(lambda: os.kill(int(sys.argv[1]), 0)), tried(lambda: socket.socket(socket.AF_UNIX).connect("\0neighbour")),
+      tried(lambda: os.kill(os.getpid(), 0)))`
 	for name, want := range map[string]string{"with Landlock": "1 1 ok\n", "without": "ok ok ok\n"} {
 		t.Run(name, func(t *testing.T) {
 			if name == "without" {

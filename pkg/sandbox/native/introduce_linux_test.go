@@ -55,7 +55,8 @@ func TestIntroduced(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"nothing": {nil, "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n-\n" +
+		"nothing": {nil, "root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000::/home/sandbox:/bin/sh\n" +
+			"nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n-\n" +
 			"root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n-\n" + hosts + "-\nsandbox\n"},
 		"its own": {
 			map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/ash\nnode:x:1000:1000::/home/node:/bin/sh\n", "etc/group": "root:x:0:\n",

@@ -103,7 +103,9 @@ func TestForkRandom(t *testing.T) {
 	const program = `
 import random, uuid, os, secrets, ssl, tempfile, hashlib
 print(hash("some text"), id(print))
-for f in (random.random, random.SystemRandom().random, uuid.uuid4, uuid.uuid1, lambda: os.urandom(8), secrets.token_hex, lambda: ssl.RAND_bytes(8), tempfile.mktemp, lambda: random.Random().random(), lambda: list(tempfile._get_candidate_names().rng.sample(range(1 << 30), 3))):
+for f in (random.random, random.SystemRandom().random, uuid.uuid4, uuid.uuid1, lambda: os.urandom(8), secrets.token_hex,
+          lambda: ssl.RAND_bytes(8), tempfile.mktemp, lambda: random.Random().random(),
+          lambda: list(tempfile._get_candidate_names().rng.sample(range(1 << 30), 3))):
     print(f())
 `
 	one := newZygote(t, b, warmSpec(), warmProcess())
@@ -479,7 +481,8 @@ func TestForkUntrustedImports(t *testing.T) {
 		{name: "a .pth file that names others in its place", change: `printf '%s\n' "$lie" > $site/lie.pth; chown 4242 $site/lie.pth`,
 			path: "/site-packages/lie.pth",
 			mode: "0644", owner: 4242},
-		{name: "a module that a .pth file imports, and that names others", change: `echo import lie > $site/next.pth; printf '%s\n' "$lie" > $home/more/lie.py
+		{name: "a module that a .pth file imports, and that names others", change: `echo import lie > $site/next.pth
+			printf '%s\n' "$lie" > $home/more/lie.py
 			chown 4242 $home/more/lie.py`, path: "/more/lie.py", mode: "0644", owner: 4242},
 		{name: "a link to where another user may write", change: "ln -s $home/more/open $site/link", path: "/more/open", mode: "0777"},
 	} {
@@ -490,7 +493,8 @@ func TestForkUntrustedImports(t *testing.T) {
 			ln -s $(readlink -f ` + pythonPath + `) $home/bin/python; printf 'home = /usr/bin\n' > $home/pyvenv.cfg
 			site=$home/lib/$($home/bin/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages
 			lie='import os; "SANDBOX_RUN_PATHS" in os.environ and (os.write(1, b"\0/usr/bin/env\0"), os._exit(0))'
-			mkdir -p $site/pkg; echo > $site/pkg/__init__.py; echo $home/more > $site/more.pth; [ "$1" = link ] || rmdir $home/more/open; ` + step.change
+			mkdir -p $site/pkg; echo > $site/pkg/__init__.py; echo $home/more > $site/more.pth
+			[ "$1" = link ] || rmdir $home/more/open; ` + step.change
 		kind := ""
 		if strings.Contains(step.change, "ln -s") {
 			kind = "link"

@@ -51,8 +51,11 @@ func TestWritableVolume(t *testing.T) {
 			}
 			script := `cd /data || exit 1
 cat given; echo more >> given; mkdir new && echo made > new/file; echo x > tmp && mv tmp new/moved # what must go
-for f in planted/secret relative ../outside/secret ` + outside + `/secret new/../../outside/secret; do cat $f && echo read $f; echo gotcha >> $f && echo wrote $f; done
-ln -s ` + outside + ` mine; ln -s / top; cat mine/secret top` + outside + `/secret && echo through own; echo gotcha > mine/more && echo wrote own
+for f in planted/secret relative ../outside/secret ` + outside + `/secret new/../../outside/secret; do
+	cat $f && echo read $f; echo gotcha >> $f && echo wrote $f
+done
+ln -s ` + outside + ` mine; ln -s / top; cat mine/secret top` + outside + `/secret && echo through own
+echo gotcha > mine/more && echo wrote own
 cat roots && echo read roots; echo gotcha >> roots && echo wrote roots; chmod u+s given && echo set-uid; chown 0 given && echo given away
 ln roots mine-too && echo gotcha > mine-too && echo wrote by another name; echo end`
 			res, err := m.Run(t.Context(), id, sandbox.Process{Args: []string{"sh", "-c", "{ " + script + "; } 2>/dev/null"}}, sandbox.IO{})

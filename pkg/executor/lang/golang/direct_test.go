@@ -14,13 +14,15 @@ cat >/tmp/go-build1/b001/importcfg << 'EOF' # internal
 packagefile fmt=/cache/ab/abcd-d
 EOF
 cd /x
-/host/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -lang=go1.26 -complete -buildid a/a -goversion go1.26.8 -c=2 -nolocalimports -importcfg $WORK/b001/importcfg -pack ./main.go
+/host/go/pkg/tool/linux_amd64/compile -o $WORK/b001/_pkg_.a -trimpath "$WORK/b001=>" -p main -lang=go1.26 -complete ` +
+		`-buildid a/a -goversion go1.26.8 -c=2 -nolocalimports -importcfg $WORK/b001/importcfg -pack ./main.go
 cat >/tmp/go-build1/b001/importcfg.link << 'EOF' # internal
 packagefile command-line-arguments=$WORK/b001/_pkg_.a
 packagefile fmt=/cache/ab/abcd-d
 modinfo "0w\xaf path\tcommand-line-arguments\n"
 EOF
-GOROOT='/host/go' /host/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/a.out -importcfg $WORK/b001/importcfg.link -buildmode=exe -buildid=x/y -w -extld=gcc $WORK/b001/_pkg_.a
+GOROOT='/host/go' /host/go/pkg/tool/linux_amd64/link -o $WORK/b001/exe/a.out -importcfg $WORK/b001/importcfg.link ` +
+		`-buildmode=exe -buildid=x/y -w -extld=gcc $WORK/b001/_pkg_.a
 `
 	d, err := readDirect(said, "/cache", "/host/go", "/go")
 	if err != nil {

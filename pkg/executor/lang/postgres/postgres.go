@@ -121,7 +121,8 @@ func (w *cluster) ensure(ctx context.Context, on prepared.Hook) error {
 }
 
 // listDirectories prints the directories below one: empty ones are part of a cluster too.
-const listDirectories = `walk() { for d in "$1"/*/; do if [ -d "$d" ]; then printf '%s\n' "${d%/}"; walk "${d%/}"; fi; done; }; cd "$1" && walk .`
+const listDirectories = `walk() { for d in "$1"/*/; do if [ -d "$d" ]; then printf '%s\n' "${d%/}"; walk "${d%/}"; fi; done; }
+cd "$1" && walk .`
 
 // make makes the cluster with the lock held. The cluster gets its name when it is complete.
 func (w *cluster) make(ctx context.Context) (err error) {

@@ -10,8 +10,9 @@ func TestSuspectFile(t *testing.T) {
 		"  File \"/workspace/main.py\", line 2\n    x = =\n        ^\nSyntaxError: invalid syntax\n": "/workspace/main.py",
 		"Traceback (most recent call last):\n  File \"/workspace/main.py\", line 1, in <module>\n    import ret\n" +
 			"  File \"/workspace/ret.py\", line 1\n    return 1\nSyntaxError: 'return' outside function\n": "/workspace/ret.py",
-		"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /workspace/a b.py on line 2, but no encoding declared; see x\n": "/workspace/a b.py",
-		"  File \"main.py\", line 1\nTabError: inconsistent\n":                                                                     "/workspace/main.py",
+		"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /workspace/a b.py on line 2, " +
+			"but no encoding declared; see x\n": "/workspace/a b.py",
+		"  File \"main.py\", line 1\nTabError: inconsistent\n": "/workspace/main.py",
 		// no file of the program
 		"  File \"<string>\", line 1\n    1 1\nSyntaxError: invalid syntax\n": "/workspace/<string>",
 		"Traceback (most recent call last):\n  File \"/workspace/main.py\", line 1, in <module>\n    raise SyntaxError('mine')\n" +

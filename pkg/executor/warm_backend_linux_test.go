@@ -15,19 +15,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
 
-// understudy is a backend that has seen which processes a sandbox will run, and starts them before anything of the program is there: what
-// a driver promises is held against it without a pool around.
-type understudy struct {
+// warmBackend is a backend that records the processes of a cold run, and in the next run starts them before the sandbox has a file of the
+// program. Tests check with it what a driver promises, without a pool.
+type warmBackend struct {
 	*native.Backend
 
 	mu       sync.Mutex
-	seen     []sandbox.Process // as a cold run started them
+	seen     []sandbox.Process // processes of the cold run
 	ahead    bool
-	compiled bool // there will be nothing to compile
-	served   int  // processes that had been waiting
+	compiled bool // the next run has nothing to compile
+	served   int  // processes that were started before their request
 }
 
-func (u *understudy) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+func (u *warmBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
 	in, err := u.Backend.Create(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func awaitDriver(ctx context.Context, in sandbox.Instance, p sandbox.Process) (s
 type rehearsed struct {
 	sandbox.Instance
 	sandbox.Filer
-	u     *understudy
+	u     *warmBackend
 	waits map[string]sandbox.Task
 }
 
@@ -109,14 +109,14 @@ func (r *rehearsed) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task
 
 // twice runs a program cold and with its processes started ahead. Neither is given what the other has compiled.
 type twice struct {
-	u *understudy
+	u *warmBackend
 	e *Executor
 }
 
 func newTwice(t *testing.T) *twice {
 	t.Helper()
 	e := realEngine(t)
-	u := &understudy{Backend: shared.backend}
+	u := &warmBackend{Backend: shared.backend}
 	m := sandbox.NewManager(u, sandbox.Options{})
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
