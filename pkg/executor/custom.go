@@ -67,7 +67,7 @@ func LoadLanguages(file string) ([]*Language, error) {
 		languages, err = parseLanguages(text)
 	}
 	if err != nil {
-		return nil, &sandbox.Error{Op: "languages", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", file, err)}
+		return nil, sandbox.Invalid("languages", "%s: %w", file, err)
 	}
 	return languages, nil
 }
@@ -88,7 +88,7 @@ func LoadDefaultImages(file string) (map[string]string, error) {
 		images, err = parseImages(text)
 	}
 	if err != nil {
-		return nil, &sandbox.Error{Op: "languages", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", file, err)}
+		return nil, sandbox.Invalid("languages", "%s: %w", file, err)
 	}
 	return images, nil
 }

@@ -127,10 +127,8 @@ func unused(dir string) error {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return &sandbox.Error{
-				Op: "image store", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s holds %q and is no store of images", dir, shorten(name)),
-				Hint: "a directory that is new or empty",
-			}
+			return sandbox.Errorf(sandbox.ErrInvalid, "image store", "a directory that is new or empty",
+				"%s holds %q and is no store of images", dir, shorten(name))
 		}
 	}
 	return nil
@@ -273,10 +271,7 @@ func notFound(ref string, err error) error {
 	if !errors.Is(err, ErrNotFound) {
 		return failed("image "+shorten(ref), err)
 	}
-	return &sandbox.Error{
-		Op: "image " + shorten(ref), Kind: ErrNotFound, Err: errors.New("it is not in the store"),
-		Hint: "sandbox-run image list",
-	}
+	return sandbox.Errorf(ErrNotFound, "image "+shorten(ref), "sandbox-run image list", "it is not in the store")
 }
 
 func (s *Store) lookup(ref string) (*record, error) {

@@ -25,7 +25,7 @@ func (w *Workspace) Put(ctx context.Context, files []sandbox.File) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return &sandbox.Error{Op: "workspace " + w.name, Kind: sandbox.ErrState, Err: errors.New("it is closed")}
+		return sandbox.Errorf(sandbox.ErrState, "workspace "+w.name, "", "it is closed")
 	}
 	root, err := os.OpenRoot(fdPath(w.dir))
 	if err != nil {

@@ -165,8 +165,8 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 		most = own
 	}
 	refused := func(op, format string, args ...any) error {
-		return &sandbox.Error{Op: op, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%w: "+format, append([]any{ErrMost}, args...)...),
-			Hint: "use an existing workspace, or a smaller cap"}
+		return sandbox.Errorf(sandbox.ErrRefused, op, "use an existing workspace, or a smaller cap",
+			"%w: "+format, append([]any{ErrMost}, args...)...)
 	}
 	switch {
 	case own == 0 && m.Workspaces > 0 && others >= m.Workspaces:
@@ -179,10 +179,8 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 
 // refusal returns the error for a workspace that exceeds its cap.
 func (w *Workspace) refusal(what string) error {
-	return &sandbox.Error{
-		Op: "workspace " + w.name, Kind: sandbox.ErrRefused, Err: errors.New("it " + what),
-		Hint: "--workspace-cap or --workspace-inodes with more, or sandbox-run workspace rm " + w.name,
-	}
+	hint := "--workspace-cap or --workspace-inodes with more, or sandbox-run workspace rm " + w.name
+	return sandbox.Errorf(sandbox.ErrRefused, "workspace "+w.name, hint, "it %s", what)
 }
 
 // note writes the time of use and the cap to the metadata.

@@ -118,10 +118,8 @@ func Abs(dir, name string) string {
 // UseKit shows the kit in the sandbox and returns its path there.
 func (j *Job) UseKit() (string, error) {
 	if j.Kit == "" {
-		return "", &sandbox.Error{
-			Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
-			Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title),
-		}
+		return "", sandbox.Errorf(sandbox.ErrUnsupported, "sandbox-kit", "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+			"%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title)
 	}
 	j.ToolID += " kit " + j.KitID // it is part of the compiler
 	if j.OnForeignRoot() {
@@ -140,10 +138,8 @@ const KitFailed = 70
 func KitError(op string, stderr []byte) error {
 	text := strings.TrimSpace(string(stderr))
 	if strings.Contains(text, "could not map anonymous shared memory") {
-		return &sandbox.Error{
-			Op: op, Kind: sandbox.ErrUnsupported, Hint: "sandbox-run doctor, which says how to have cgroups",
-			Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
-		}
+		return sandbox.Errorf(sandbox.ErrUnsupported, op, "sandbox-run doctor, which says how to have cgroups",
+			"a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)")
 	}
 	return &sandbox.Error{Op: op, Err: errors.New(text)}
 }

@@ -75,8 +75,7 @@ func Lookup(name string) (*Definition, error) {
 	short := strings.TrimSuffix(strings.TrimPrefix(name, Repository), ":latest")
 	d, ok := all[short]
 	if !ok {
-		return nil, &sandbox.Error{Op: "image build", Kind: sandbox.ErrInvalid,
-			Err: fmt.Errorf("%w: %q; there are: %s", ErrUnknown, name, strings.Join(Names(), ", "))}
+		return nil, sandbox.Invalid("image build", "%w: %q; there are: %s", ErrUnknown, name, strings.Join(Names(), ", "))
 	}
 	c := *d
 	c.Languages, c.Debian, c.Alpine = slices.Clone(d.Languages), slices.Clone(d.Debian), slices.Clone(d.Alpine)

@@ -2,7 +2,6 @@ package java
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -157,10 +156,8 @@ func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
 	case n >= 21:
 		return []string{"--enable-preview", "--release", major}, nil
 	}
-	return nil, &sandbox.Error{
-		Op: "java", Kind: sandbox.ErrInvalid, Hint: "public class Main { … }",
-		Err: fmt.Errorf("there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version),
-	}
+	return nil, sandbox.Errorf(sandbox.ErrInvalid, "java", "public class Main { … }",
+		"there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version)
 }
 
 // readJava reads the sources, and gives each file the name that its public class demands.
@@ -199,8 +196,7 @@ func readJava(j *language.Job) ([]javaSource, error) {
 		sources = append(sources, s)
 	}
 	if len(sources) == 0 {
-		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .java"),
-			Hint: "--lang, if it is another language"}
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "files", "--lang, if it is another language", "no file ends in .java")
 	}
 	return sources, nil
 }
@@ -232,13 +228,11 @@ func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	case i >= 0:
 		return chosen[i], nil
 	case len(chosen) > 1:
-		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
-			Err: fmt.Errorf("several classes have a main: %s", strings.Join(chosen, ", ")), Hint: "--entry " + chosen[0]}
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+chosen[0],
+			"several classes have a main: %s", strings.Join(chosen, ", "))
 	case len(all) > 0:
-		return "", &sandbox.Error{
-			Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry " + all[0],
-			Err: fmt.Errorf("%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", ")),
-		}
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+all[0],
+			"%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", "))
 	}
 	// javac may report another error of the program; if not, java reports that there is no main.
 	for _, s := range sources {
