@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -102,12 +103,7 @@ func within(p, dir string) bool {
 }
 
 func withinAny(p string, dirs []string) bool {
-	for _, d := range dirs {
-		if within(p, d) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(dirs, func(d string) bool { return within(p, d) })
 }
 
 // program is an executable file that only its owner, the machine's administrator or we could have put there.
