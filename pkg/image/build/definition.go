@@ -136,12 +136,10 @@ func gather(raw map[string]*Definition, name string, path []string, d *Definitio
 	d.Exclude = join(d.Exclude, own.Exclude)
 	d.Remove = join(d.Remove, own.Remove)
 	d.AlpinePath = join(d.AlpinePath, own.AlpinePath)
-	for k, v := range own.Env {
-		if d.Env == nil {
-			d.Env = map[string]string{}
-		}
-		d.Env[k] = v
+	if d.Env == nil && own.Env != nil {
+		d.Env = map[string]string{}
 	}
+	maps.Copy(d.Env, own.Env)
 	return nil
 }
 

@@ -114,7 +114,7 @@ func check(ctx context.Context, record pulled, opts Options) (Change, *remoteIma
 	if err != nil {
 		return change.failed(err), nil
 	}
-	if name.digest != "" {
+	if name.Digest != "" {
 		return change, nil
 	}
 	opts.Platform = record.Platform                          // it was chosen when the image was pulled
