@@ -1,6 +1,7 @@
 package language
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -100,12 +101,7 @@ func (j *Job) AddRun(args ...string) *Phase {
 }
 
 // Workdir returns the directory in which the run starts.
-func (j *Job) Workdir() string {
-	if j.Plan.Spec.Workdir == "" {
-		return sandbox.WorkspaceDir
-	}
-	return j.Plan.Spec.Workdir
-}
+func (j *Job) Workdir() string { return cmp.Or(j.Plan.Spec.Workdir, sandbox.WorkspaceDir) }
 
 // Abs returns the path in the sandbox of a file name that a program has printed, relative to a directory.
 func Abs(dir, name string) string {
@@ -203,12 +199,8 @@ func ReadAtStart(name string) bool {
 	case "LANG", "LANGUAGE", "TZ", "TZDIR", "HOME": // Node looks for modules there, too
 		return true
 	}
-	for _, begin := range []string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"} {
-		if strings.HasPrefix(name, begin) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"},
+		func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
 // VerdictError describes a verdict as an error; nil for success.

@@ -262,7 +262,7 @@ func readSingleGo(j *language.Job) error {
 	if strings.ContainsAny(f.Path, "\n\r") {
 		return sandbox.Invalid("files", "name %q contains a line break", f.Path)
 	}
-	if empty(src) {
+	if firstToken(src) == token.EOF {
 		return sandbox.Errorf(sandbox.ErrInvalid, "code", "statements, or package main with a func main",
 			"there is nothing in %s but comments", path.Base(f.Path))
 	}
@@ -322,12 +322,7 @@ func parses(src []byte) bool {
 
 // onlyComments: text before the first file that is for people. It may be Go's comments, or plain words.
 func onlyComments(text []byte) bool {
-	s, _ := scanGo(text)
-	_, tok, _ := s.Scan()
-	if tok == token.EOF {
-		return true
-	}
-	return !parses(text) && !parses(wrapSnippet("main.go", text))
+	return firstToken(text) == token.EOF || !parses(text) && !parses(wrapSnippet("main.go", text))
 }
 
 // lookAtGo reads a file as far as it can be parsed.

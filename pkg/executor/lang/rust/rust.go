@@ -57,8 +57,7 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 				"which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", "))
 		}
 	}
-	edition := j.Request.Options.Edition
-	edition = cmp.Or(edition, defaultEdition)
+	edition := cmp.Or(j.Request.Options.Edition, defaultEdition)
 	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
 		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
 	}
@@ -85,14 +84,11 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 
 // rustMain returns the entry file of a tree without a manifest.
 func rustMain(j *language.Job, dir string) string {
-	files := j.Files
-	for _, m := range j.Language.Mains {
-		if p := path.Join(dir, m); language.Find(files, p) != nil {
-			return p
-		}
+	if main := language.FirstFile(j.Files, dir, j.Language.Mains); main != "" {
+		return main
 	}
 	var own []string
-	for _, f := range files {
+	for _, f := range j.Files {
 		if path.Ext(f.Path) == ".rs" && path.Dir(f.Path) == dir {
 			own = append(own, f.Path)
 		}
