@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,17 +171,11 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 		if from, err = f.Open(); err != nil {
 			return &unreadable{err}
 		}
-		once := closeOnce{ReadCloser: from}
-		defer once.Close()
-		// Closing the source ends a read that waits for it.
-		release := context.AfterFunc(ctx, func() { _ = once.Close() })
-		defer release()
+		closeSource := sync.OnceFunc(func() { _ = from.Close() }) // a source must not be closed twice
+		defer closeSource()
+		defer context.AfterFunc(ctx, closeSource)() // closing the source ends a read that waits for it
 	}
-	mode := f.Mode
-	if mode == 0 {
-		mode = 0o644
-	}
-	to, err := s.Place.Create(p, mode)
+	to, err := s.Place.Create(p, cmp.Or(f.Mode, 0o644))
 	if err != nil {
 		return err
 	}
@@ -201,17 +196,6 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return err
-}
-
-// closeOnce is for sources that must not be closed twice.
-type closeOnce struct {
-	io.ReadCloser
-	once sync.Once
-}
-
-func (c *closeOnce) Close() (err error) {
-	c.once.Do(func() { err = c.ReadCloser.Close() })
 	return err
 }
 

@@ -31,7 +31,7 @@ func (s *Scratch) Take(ctx context.Context, sel sandbox.Selection,
 	}
 	defer done()
 	w := &walk{Scratch: s, sel: sel, each: each}
-	for _, part := range byPath() {
+	for _, part := range slices.SortedFunc(slices.Values(Parts), func(a, b Part) int { return cmp.Compare(a.At, b.At) }) {
 		w.part, w.glob = part, nil
 		for _, p := range sel.Patterns {
 			if rest, ok := strings.CutPrefix(p, part.At); ok && (rest == "" || rest[0] == '/') {
@@ -50,12 +50,6 @@ func (s *Scratch) Take(ctx context.Context, sel sandbox.Selection,
 		}
 	}
 	return w.untaken, nil
-}
-
-func byPath() []Part {
-	parts := slices.Clone(Parts)
-	slices.SortFunc(parts, func(a, b Part) int { return cmp.Compare(a.At, b.At) })
-	return parts
 }
 
 // walk is one Take.
@@ -183,26 +177,25 @@ func (w *walk) takeEntry(ctx context.Context, p string, f *found) (isDir bool, e
 		return false, w.leaveOutUnopened(p, err)
 	}
 	defer c.Close()
-	at := inside(w.part, p)
+	at, reason := inside(w.part, p), ""
 	switch left := uint64(w.sel.MaxBytes) - w.bytes; {
 	case c.Mode.IsDir():
 		return true, nil
 	case !f.matched:
 		return false, nil
 	case !c.Mode.IsRegular():
-		w.leaveOut(at, kind(c.Mode))
-		return false, nil
+		reason = kind(c.Mode)
 	case c.Elsewhere:
-		w.leaveOut(at, "it has more than one name (hard links), and may be a file of the host")
-		return false, nil
+		reason = "it has more than one name (hard links), and may be a file of the host"
 	case w.files >= w.sel.MaxFiles:
-		w.leaveOut(at, fmt.Sprintf("%d files were taken already, which is the most", w.files))
-		return false, nil
+		reason = fmt.Sprintf("%d files were taken already, which is the most", w.files)
 	case uint64(c.Size) > left:
-		w.leaveOut(at, fmt.Sprintf("it has %v, and of %v in all only %v are left", sandbox.Size(c.Size), w.sel.MaxBytes, sandbox.Size(left)))
-		return false, nil
+		reason = fmt.Sprintf("it has %v, and of %v in all only %v are left", sandbox.Size(c.Size), w.sel.MaxBytes, sandbox.Size(left))
+	default:
+		return false, w.passFile(ctx, at, c)
 	}
-	return false, w.passFile(ctx, at, c)
+	w.leaveOut(at, reason)
+	return false, nil
 }
 
 // passFile passes a file to the caller of Take: as many bytes as it had when it was opened.

@@ -32,20 +32,7 @@ func Decode(data []byte) (any, error) {
 		return nil, &Error{1 + bytes.Count(data[:at], []byte("\n")),
 			fmt.Sprintf("byte %#02x is a control character or not UTF-8; write it as an escape in quotes", data[at])}
 	}
-	var jsonProblem error
-	if first := bytes.TrimLeft(data, " \t\r\n"); len(first) > 0 && (first[0] == '{' || first[0] == '[') {
-		v, err := decodeJSON(data)
-		if err == nil {
-			return v, nil
-		}
-		jsonProblem = err
-	}
-	p := newReader(string(data))
-	v, err := p.document()
-	if err != nil && jsonProblem != nil {
-		return nil, fmt.Errorf("neither JSON (%w) nor YAML (%w)", jsonProblem, err)
-	}
-	return v, err
+	return newReader(string(data)).document()
 }
 
 // invalidAt returns the offset of the first control character, or byte that is not UTF-8; -1 when there is none.

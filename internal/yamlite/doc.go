@@ -14,7 +14,7 @@
 // Decode is a pure function and may be called by several goroutines at once.
 //
 // Supported: block and flow mappings and sequences, plain, quoted, literal (|) and folded (>) scalars over several lines, comments,
-// and JSON. Scalars are those of YAML 1.2's core schema: yes, no, on and off are strings; 017 is refused, because readers disagree on
-// its meaning. Refused with an error that names the feature: anchors, aliases, merge keys, tags, directives, "? " keys, several
-// documents, .nan and .inf. Input is bounded by MaxSize, nesting by maxDepth.
+// and JSON, which is a part of YAML. Scalars are those of YAML 1.2's core schema: yes, no, on and off are strings; 017 is refused,
+// because readers disagree on its meaning. Refused with an error that names the feature: anchors, aliases, merge keys, tags,
+// directives, "? " keys, several documents, .nan and .inf. Input is bounded by MaxSize, nesting by maxDepth.
 package yamlite

@@ -223,52 +223,28 @@ func loose(text string) bool { return text != "" && (text[0] == ' ' || text[0] =
 
 // quoted reads the quoted text at an offset, and returns the offset after it.
 func (r *reader) quoted(at int) (string, int, error) {
-	if r.src[at] == '\'' {
-		return r.singleQuoted(at)
-	}
+	quote := r.src[at]
 	var b []byte
 	for i := at + 1; i < len(r.src); {
-		switch c := r.src[i]; c {
-		case '"':
+		switch c := r.src[i]; {
+		case c == quote && c == '\'' && strings.HasPrefix(r.src[i+1:], "'"):
+			b, i = append(b, c), i+2
+		case c == quote:
 			return string(b), i + 1, nil
-		case '\n':
+		case c == '\n':
 			b, i = r.foldQuoted(b, i)
-		case '\\':
+		case c == '\\' && quote == '"':
 			n, err := r.escape(&b, i)
 			if err != nil {
 				return "", 0, err
 			}
 			i += n
 		default:
-			b = append(b, c)
-			i++
+			b, i = append(b, c), i+1
 		}
 	}
-	return "", 0, r.errorf(r.lineOf(at), "the quoted text has no end: %q", short(firstLine(r.src[at:])))
-}
-
-func (r *reader) singleQuoted(at int) (string, int, error) {
-	var b []byte
-	for i := at + 1; i < len(r.src); {
-		switch c := r.src[i]; {
-		case c == '\'' && strings.HasPrefix(r.src[i+1:], "'"):
-			b = append(b, c)
-			i += 2
-		case c == '\'':
-			return string(b), i + 1, nil
-		case c == '\n':
-			b, i = r.foldQuoted(b, i)
-		default:
-			b = append(b, c)
-			i++
-		}
-	}
-	return "", 0, r.errorf(r.lineOf(at), "the quoted text has no end: %q", short(firstLine(r.src[at:])))
-}
-
-func firstLine(s string) string {
-	s, _, _ = strings.Cut(s, "\n")
-	return s
+	first, _, _ := strings.Cut(r.src[at:], "\n")
+	return "", 0, r.errorf(r.lineOf(at), "the quoted text has no end: %q", short(first))
 }
 
 // foldQuoted joins the lines of a quoted text from the line break at i on, and returns the offset after the break.

@@ -21,7 +21,7 @@ type Map []Pair
 type Pair struct {
 	Key   string
 	Value any
-	Line  int // line of the key, from 1; 0 in a JSON document
+	Line  int // line of the key, from 1
 }
 
 // Get returns the value of a key.

@@ -69,7 +69,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// TestJSONIsYAML: both readers read the output of encoding/json unchanged.
+// TestJSONIsYAML: the output of encoding/json is read unchanged, as a document and as a value.
 func TestJSONIsYAML(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.MapOf(rapid.String(), rapid.SliceOf(rapid.String())).Draw(t, "in")

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -39,12 +40,7 @@ const (
 	addedName = "added"
 )
 
-func (c *Cache) limit() sandbox.Size {
-	if c.Limit == 0 {
-		return defaultCacheLimit
-	}
-	return c.Limit
-}
+func (c *Cache) limit() sandbox.Size { return cmp.Or(c.Limit, defaultCacheLimit) }
 
 // slack is how many bytes processes may add before the cache counts all entries again. Counting takes longer than storing most
 // entries, so it is rare; that much space stays free, and the limit holds in between.

@@ -94,9 +94,8 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 	if err := c.ready(); err != nil {
 		return nil, err
 	}
-	timeout := req.Timeout
-	timeout = cmp.Or(timeout, c.timeout)
-	r, err := c.engine.Execute(ctx, Request{Language: req.Language, Code: req.Code, Limits: sandbox.Limits{Wall: timeout}})
+	limits := sandbox.Limits{Wall: cmp.Or(req.Timeout, c.timeout)}
+	r, err := c.engine.Execute(ctx, Request{Language: req.Language, Code: req.Code, Limits: limits})
 	if err != nil {
 		return nil, err
 	}
@@ -213,8 +212,7 @@ func (config SandboxConfig) spec(files []MountedFile, m sandbox.Machine) (sandbo
 	}
 	defaults, _ := sandbox.Limits{Wall: commandTimeout, Memory: commandMemory, CPUs: 1}.Clamp(m)
 	spec := sandbox.Spec{Limits: limits.Or(defaults), Workdir: config.Workdir}
-	dir := spec.Workdir
-	dir = cmp.Or(dir, sandbox.WorkspaceDir)
+	dir := cmp.Or(spec.Workdir, sandbox.WorkspaceDir)
 	if config.Image == "" || len(files) > 0 { // a command without files runs in the image's own working directory
 		spec.Workdir = dir
 	}

@@ -54,43 +54,28 @@ func LanguagesFile() string {
 }
 
 // LoadLanguages reads a languages.yaml, for Options.Languages. A missing file defines no languages.
-func LoadLanguages(file string) ([]*Language, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var languages []*Language
-	if err == nil {
-		languages, err = parseLanguages(text)
-	}
-	if err != nil {
-		return nil, &sandbox.Error{Op: "languages", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", file, err)}
-	}
-	return languages, nil
-}
+func LoadLanguages(file string) ([]*Language, error) { return loadFile(file, parseLanguages) }
 
 // LoadDefaultImages reads the images of languages from the same file, for Options.DefaultImages:
 //
 //	images: {python: "python:3.12-slim", rust: none}
-func LoadDefaultImages(file string) (map[string]string, error) {
+func LoadDefaultImages(file string) (map[string]string, error) { return loadFile(file, parseImages) }
+
+func loadFile[T any](file string, parse func([]byte) (T, error)) (found T, err error) {
 	if file == "" {
-		return nil, nil
+		return found, nil
 	}
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return found, nil
 	}
-	var images map[string]string
 	if err == nil {
-		images, err = parseImages(text)
+		found, err = parse(text)
 	}
 	if err != nil {
-		return nil, &sandbox.Error{Op: "languages", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", file, err)}
+		return found, sandbox.Invalid("languages", "%s: %w", file, err)
 	}
-	return images, nil
+	return found, nil
 }
 
 func parseImages(text []byte) (map[string]string, error) {
@@ -154,44 +139,19 @@ func parseLanguages(text []byte) ([]*Language, error) {
 func parseLanguage(m yamlite.Map) (*Language, error) {
 	c := &custom{}
 	l := &Language{Plan: c.plan}
+	fields := map[string]func(yamlite.Pair) error{
+		"name": setText(&l.Name), "title": setText(&l.Title), "source": setText(&l.Source), "image": setText(&l.Image),
+		"aliases": setTexts(&l.Aliases), "extensions": setTexts(&l.Extensions), "interpreters": setTexts(&l.Interpreters),
+		"mains": setTexts(&l.Mains), "compile": setTexts(&c.compile), "run": setTexts(&c.run), "version": setTexts(&c.toolchain.VersionCommand),
+		"programs": setTexts(&c.toolchain.Programs), "paths": setTexts(&c.toolchain.Paths),
+		"env":    func(p yamlite.Pair) (err error) { c.env, err = variables(p); return err },
+		"limits": setLimits(&l.Limits), "compile_limits": setLimits(&l.Compile),
+	}
 	for _, p := range m {
-		var err error
-		switch p.Key {
-		case "name":
-			l.Name, err = text(p)
-		case "title":
-			l.Title, err = text(p)
-		case "source":
-			l.Source, err = text(p)
-		case "image":
-			l.Image, err = text(p)
-		case "aliases":
-			l.Aliases, err = texts(p)
-		case "extensions":
-			l.Extensions, err = texts(p)
-		case "interpreters":
-			l.Interpreters, err = texts(p)
-		case "mains":
-			l.Mains, err = texts(p)
-		case "compile":
-			c.compile, err = texts(p)
-		case "run":
-			c.run, err = texts(p)
-		case "version":
-			c.toolchain.VersionCommand, err = texts(p)
-		case "programs":
-			c.toolchain.Programs, err = texts(p)
-		case "paths":
-			c.toolchain.Paths, err = texts(p)
-		case "env":
-			c.env, err = variables(p)
-		case "limits":
-			l.Limits, err = limitsOf(p)
-		case "compile_limits":
-			l.Compile, err = limitsOf(p)
-		default:
-			err = errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, compile, run, " +
-				"version, programs, paths, image, env, limits, compile_limits")
+		set, err := fields[p.Key], errors.New("there is no such field; there are name, title, aliases, extensions, interpreters, mains, source, "+
+			"compile, run, version, programs, paths, image, env, limits, compile_limits")
+		if set != nil {
+			err = set(p)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %s: %w", p.Line, p.Key, err)
@@ -336,31 +296,39 @@ func fillCommand(j *language.Job, words []string) []string {
 	return args
 }
 
-func text(p yamlite.Pair) (string, error) {
-	s, ok := p.Value.(string)
-	if !ok || s == "" || strings.ContainsRune(s, 0) {
-		return "", fmt.Errorf("it is %s, and must be a text", yamlite.Kind(p.Value))
+func setText(to *string) func(yamlite.Pair) error {
+	return func(p yamlite.Pair) error {
+		s, ok := p.Value.(string)
+		if *to = s; !ok || s == "" || strings.ContainsRune(s, 0) {
+			return fmt.Errorf("it is %s, and must be a text", yamlite.Kind(p.Value))
+		}
+		return nil
 	}
-	return s, nil
 }
 
-func texts(p yamlite.Pair) ([]string, error) {
-	list, ok := p.Value.([]any)
-	if !ok {
-		return nil, fmt.Errorf("it is %s, and must be a list of texts; write it like [a, b]", yamlite.Kind(p.Value))
-	}
-	all := make([]string, len(list))
-	for i, item := range list {
-		switch v := item.(type) {
-		case string:
-			all[i] = v
-		case yamlite.Number:
-			all[i] = string(v)
-		default:
-			return nil, fmt.Errorf("number %d of the list is %s, and must be a text", i+1, yamlite.Kind(item))
+func setTexts(to *[]string) func(yamlite.Pair) error {
+	return func(p yamlite.Pair) error {
+		list, ok := p.Value.([]any)
+		if !ok {
+			return fmt.Errorf("it is %s, and must be a list of texts; write it like [a, b]", yamlite.Kind(p.Value))
 		}
+		*to = make([]string, len(list))
+		for i, item := range list {
+			if (*to)[i], ok = asText(item); !ok {
+				return fmt.Errorf("number %d of the list is %s, and must be a text", i+1, yamlite.Kind(item))
+			}
+		}
+		return nil
 	}
-	return all, nil
+}
+
+// asText returns a text, or the digits of a number.
+func asText(v any) (string, bool) {
+	if n, ok := v.(yamlite.Number); ok {
+		return string(n), true
+	}
+	s, ok := v.(string)
+	return s, ok
 }
 
 func variables(p yamlite.Pair) (map[string]string, error) {
@@ -370,39 +338,30 @@ func variables(p yamlite.Pair) (map[string]string, error) {
 	}
 	all := make(map[string]string, len(m))
 	for _, v := range m {
-		switch value := v.Value.(type) {
-		case string:
-			all[v.Key] = value
-		case yamlite.Number:
-			all[v.Key] = string(value)
-		default:
+		if all[v.Key], ok = asText(v.Value); !ok {
 			return nil, fmt.Errorf("line %d: %s is %s, and must be a text", v.Line, v.Key, yamlite.Kind(v.Value))
 		}
 	}
 	return all, nil
 }
 
-// limitsOf reads limits in the form of results, with optional units.
-func limitsOf(p yamlite.Pair) (l sandbox.Limits, err error) {
-	m, ok := p.Value.(yamlite.Map)
-	if !ok {
-		return l, fmt.Errorf("it is %s, and must be a mapping; write it like {memory: 128m, timeout: 10s}", yamlite.Kind(p.Value))
+// setLimits reads limits in the form of results, with optional units.
+func setLimits(to *sandbox.Limits) func(yamlite.Pair) error {
+	return func(p yamlite.Pair) error {
+		m, ok := p.Value.(yamlite.Map)
+		if !ok {
+			return fmt.Errorf("it is %s, and must be a mapping; write it like {memory: 128m, timeout: 10s}", yamlite.Kind(p.Value))
+		}
+		for _, field := range m {
+			text, _ := asText(field.Value)
+			row := sandbox.FindLimit(field.Key)
+			if row == nil || row.Name != field.Key || text == "" {
+				return fmt.Errorf("line %d: %s: %v is no such limit", field.Line, field.Key, field.Value)
+			}
+			if err := row.Parse(to, text); err != nil {
+				return fmt.Errorf("line %d: %s: %v is no such limit: %w", field.Line, field.Key, field.Value, err)
+			}
+		}
+		return nil
 	}
-	for _, field := range m {
-		var text string
-		switch v := field.Value.(type) {
-		case yamlite.Number:
-			text = string(v)
-		case string:
-			text = v
-		}
-		row := sandbox.FindLimit(field.Key)
-		if row == nil || row.Name != field.Key || text == "" {
-			return l, fmt.Errorf("line %d: %s: %v is no such limit", field.Line, field.Key, field.Value)
-		}
-		if err := row.Parse(&l, text); err != nil {
-			return l, fmt.Errorf("line %d: %s: %v is no such limit: %w", field.Line, field.Key, field.Value, err)
-		}
-	}
-	return l, nil
 }

@@ -354,9 +354,6 @@ func (x *execution) needsRoot() error {
 	if err != nil || info.Isolation.Controls[sandbox.ControlRoot] != sandbox.Absent {
 		return err
 	}
-	return &sandbox.Error{
-		Op: info.Isolation.Backend, Kind: sandbox.ErrUnsupported, Hint: "--backend native, or sandbox-run exec for a command",
-		Err: fmt.Errorf("%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title,
-			sandbox.WorkspaceDir),
-	}
+	return sandbox.Errorf(sandbox.ErrUnsupported, info.Isolation.Backend, "--backend native, or sandbox-run exec for a command",
+		"%s code is run from %s, and this backend has no root of its own to put it into", x.plan.language.Title, sandbox.WorkspaceDir)
 }

@@ -62,7 +62,7 @@ func LookUpImage(ctx context.Context, m *sandbox.Manager, images Images, ref str
 		info, err = keeper.LookUp(ctx, ref)
 		img = &Image{ImageInfo: info}
 	case images == nil:
-		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("image %q: there is no store of images", ref)}
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "image", "", "image %q: there is no store of images", ref)
 	default:
 		img, err = images.Image(ctx, ref)
 	}
@@ -238,7 +238,7 @@ func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
 	}
 	switch {
 	case errors.Is(err, image.ErrNotFound):
-		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrNotFound, Err: fmt.Errorf("image %q is not here", ref)}
+		return nil, sandbox.Errorf(sandbox.ErrNotFound, "image", "", "image %q is not here", ref)
 	case err != nil:
 		return nil, &sandbox.Error{Op: "image", Kind: sandbox.ErrInvalid, Err: err}
 	}

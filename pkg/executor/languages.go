@@ -123,10 +123,8 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 		}
 	}
 	for _, l := range e.languages {
-		for _, m := range l.Mains {
-			if language.Find(files, m) != nil {
-				return l, nil
-			}
+		if language.FirstFile(files, "", l.Mains) != "" {
+			return l, nil
 		}
 	}
 	// Files at the top count first: files below may belong to installed packages.
@@ -174,12 +172,9 @@ func languageNames(all []*Language) []string {
 
 // foreign reports whether a file is installed or hidden, and thus no evidence of the program's language.
 func foreign(p string) bool {
-	for _, part := range strings.Split(p, "/") {
-		if part == "node_modules" || part == "vendor" || strings.HasPrefix(part, ".") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(strings.Split(p, "/"), func(part string) bool {
+		return part == "node_modules" || part == "vendor" || strings.HasPrefix(part, ".")
+	})
 }
 
 func (e *Executor) byExtension(name string) *Language {
@@ -233,10 +228,8 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 			return own, nil
 		}
 	}
-	for _, m := range l.Mains {
-		if language.Find(files, m) != nil {
-			return m, nil
-		}
+	if main := language.FirstFile(files, "", l.Mains); main != "" {
+		return main, nil
 	}
 	var own, dirs []string
 	for _, f := range files {

@@ -111,10 +111,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	j.Plan.Outputs = req.Outputs
 	j.Plan.Outputs.Patterns = nil
 	for _, p := range req.Outputs.Patterns {
-		if !path.IsAbs(p) {
-			p = path.Join(sandbox.WorkspaceDir, p)
-		}
-		j.Plan.Outputs.Patterns = append(j.Plan.Outputs.Patterns, p)
+		j.Plan.Outputs.Patterns = append(j.Plan.Outputs.Patterns, absolute(p))
 	}
 	if err := j.Plan.Outputs.Validate(); err != nil {
 		return nil, err

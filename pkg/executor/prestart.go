@@ -18,11 +18,9 @@ func (x *execution) prestarted(phases []Phase) (list []sandbox.Process) {
 	}
 	for i := range phases {
 		p := phases[i].Process
-		env := maps.Clone(x.plan.Spec.Env)
+		env := map[string]string{}
+		maps.Copy(env, x.plan.Spec.Env)
 		maps.DeleteFunc(env, func(name, _ string) bool { _, own := x.req.Env[name]; return own })
-		if env == nil {
-			env = map[string]string{}
-		}
 		maps.Copy(env, p.Env)
 		p.Env = env
 		switch {

@@ -75,16 +75,21 @@ func ValidateOutput(pattern string) error {
 	if _, err := path.Match(pattern, ""); err != nil {
 		return sandbox.Invalid("out", "%.80q: %w", pattern, err)
 	}
-	inside := pattern
-	if !path.IsAbs(inside) {
-		inside = path.Join(sandbox.WorkspaceDir, inside)
-	}
+	inside := absolute(pattern)
 	if pattern == "" || slices.Contains(strings.Split(pattern, "/"), "..") ||
 		!slices.ContainsFunc(sandbox.ScratchDirs(), func(d string) bool { return strings.HasPrefix(inside+"/", d+"/") }) {
 		return sandbox.Invalid("out", "%.80q names no files below %s; write it like *.png or results/**",
 			pattern, strings.Join(sandbox.ScratchDirs(), ", "))
 	}
 	return sandbox.ValidatePattern(inside)
+}
+
+// absolute returns a pattern of outputs as an absolute one. An absolute pattern stays as it was given.
+func absolute(pattern string) string {
+	if path.IsAbs(pattern) {
+		return pattern
+	}
+	return path.Join(sandbox.WorkspaceDir, pattern)
 }
 
 // Weight is the share of the machine that admission counts for a run.

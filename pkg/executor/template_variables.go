@@ -28,10 +28,8 @@ func (e *Executor) Fill(req *Request) error {
 			return sandbox.Invalid("lang", "the template %s is %s, not %s", t.Name, t.Language, lang.Name)
 		}
 	}
-	values := maps.Clone(req.Variables)
-	if values == nil {
-		values = map[string]any{}
-	}
+	values := map[string]any{}
+	maps.Copy(values, req.Variables)
 	code := req.Code
 	switch {
 	case req.Entry != "":

@@ -250,16 +250,14 @@ func (s *Store) unpackAll(ctx context.Context, in *incoming, u *unpacker, arriva
 		if in.diffIDs != nil {
 			p.DiffID = in.diffIDs[i]
 		}
+		var err error
 		if u != nil {
-			var err error
-			if p, err = s.unpackPart(ctx, u, p); err != nil {
-				return nil, err
-			}
+			p, err = s.unpackPart(ctx, u, p)
 		} else {
-			var err error
-			if p, err = s.sameFiles(ctx, p, in.record.Parts[i]); err != nil {
-				return nil, err
-			}
+			p, err = s.sameFiles(ctx, p, in.record.Parts[i])
+		}
+		if err != nil {
+			return nil, err
 		}
 		parts = append(parts, p)
 	}
@@ -364,17 +362,14 @@ func (s *Store) show(in *incoming, names []string) error {
 	} else if !s.hasRoot(&incoming{Source: in.Source, diffIDs: in.diffIDs}) {
 		return errRootGone
 	}
-	old, err := s.readRecord(id)
-	if err == nil && old.Digest != in.record.Digest {
-		if err := s.removeName("@"+old.Digest, id); err != nil {
-			return err
-		}
-	}
-	if err == nil {
-		in.record.Added = old.Added
-	}
 	in.record.Indexes = slices.Clone(in.Indexes)
-	if err == nil {
+	if old, err := s.readRecord(id); err == nil {
+		if old.Digest != in.record.Digest {
+			if err := s.removeName("@"+old.Digest, id); err != nil {
+				return err
+			}
+		}
+		in.record.Added = old.Added
 		in.record.Indexes = append(in.record.Indexes, old.Indexes...)
 	}
 	slices.Sort(in.record.Indexes)

@@ -82,10 +82,7 @@ func decompress(r io.Reader) (io.ReadCloser, Compression, error) {
 	open := decoders[c]
 	decodersMu.RUnlock()
 	if open == nil {
-		return nil, c, &sandbox.Error{
-			Op: "unpack image", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("this executable can not unpack %s", c),
-			Hint: "sandbox-rund in its place",
-		}
+		return nil, c, sandbox.Errorf(sandbox.ErrUnsupported, "unpack image", "sandbox-rund in its place", "this executable can not unpack %s", c)
 	}
 	rc, err := open(buffered)
 	if err != nil {

@@ -98,7 +98,7 @@ func (u *unpacker) directory(at int, name string, h *tar.Header, a attributes) e
 	if err != nil {
 		return err
 	}
-	if hasXattrs(h) {
+	if hasRecord(h, xattrPrefix) {
 		fd, err := unix.Openat(at, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -112,19 +112,25 @@ func (u *unpacker) directory(at int, name string, h *tar.Header, a attributes) e
 	return u.mark(name, a)
 }
 
+// replace makes an entry, after it has removed one of that name.
+func (u *unpacker) replace(at int, base string, create func() error) error {
+	err := create()
+	if errors.Is(err, unix.EEXIST) {
+		if err = u.clear(at, base); err == nil {
+			err = create()
+		}
+	}
+	return err
+}
+
 // file makes a new file: a hard link to the file that it replaces keeps the old content.
 func (u *unpacker) file(at int, base string, h *tar.Header, a attributes, content io.Reader) (err error) {
 	if u.bytes += h.Size; u.bytes > u.limits.Bytes || h.Size > u.limits.Bytes {
 		return fmt.Errorf("%w: its files have more than %d bytes, the limit or what the disk has left", ErrTooLarge, u.limits.Bytes)
 	}
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat(at, base, flags, 0o600)
-	if errors.Is(err, unix.EEXIST) {
-		if err = u.clear(at, base); err == nil {
-			fd, err = unix.Openat(at, base, flags, 0o600)
-		}
-	}
-	if err != nil {
+	fd := -1
+	if err := u.replace(at, base, func() (err error) { fd, err = unix.Openat(at, base, flags, 0o600); return err }); err != nil {
 		return err
 	}
 	defer func() {
@@ -140,7 +146,7 @@ func (u *unpacker) file(at int, base string, h *tar.Header, a attributes, conten
 	if err != nil {
 		return err
 	}
-	if hasXattrs(h) {
+	if hasRecord(h, xattrPrefix) {
 		if err := setXattrs(fd, h); err != nil {
 			return err
 		}
@@ -185,11 +191,13 @@ func writeAll(fd int, p []byte) error {
 
 // isSparse is whether an entry has holes.
 func isSparse(h *tar.Header) bool {
-	if h.Typeflag == tar.TypeGNUSparse {
-		return true
-	}
+	return h.Typeflag == tar.TypeGNUSparse || hasRecord(h, "GNU.sparse.")
+}
+
+// hasRecord reports whether an entry has an extended record whose key begins so.
+func hasRecord(h *tar.Header, prefix string) bool {
 	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, "GNU.sparse.") {
+		if strings.HasPrefix(key, prefix) {
 			return true
 		}
 	}
@@ -227,13 +235,7 @@ func (u *unpacker) symlink(at int, base, target string, a attributes) error {
 	if target == "" || len(target) > maxPath || strings.IndexByte(target, 0) >= 0 {
 		return fmt.Errorf("%w: the target of the link has %d bytes, or a zero one", ErrInvalid, len(target))
 	}
-	err := unix.Symlinkat(target, at, base)
-	if errors.Is(err, unix.EEXIST) {
-		if err = u.clear(at, base); err == nil {
-			err = unix.Symlinkat(target, at, base)
-		}
-	}
-	if err != nil {
+	if err := u.replace(at, base, func() error { return unix.Symlinkat(target, at, base) }); err != nil {
 		return err
 	}
 	if err := u.own(at, base, a); err != nil {
@@ -265,15 +267,10 @@ func (u *unpacker) hardLink(at int, name, target string) error {
 	if kind := there.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFLNK {
 		return fmt.Errorf("%w: hard link to %q, which is not a file", ErrInvalid, shorten(target))
 	}
-	err = unix.Linkat(from, source, at, base, 0)
-	if errors.Is(err, unix.EEXIST) {
-		if unix.Fstatat(at, base, &here, unix.AT_SYMLINK_NOFOLLOW) == nil && here.Ino == there.Ino && here.Dev == there.Dev {
-			return nil // both names are the same file
-		}
-		if err = u.clear(at, base); err == nil {
-			err = unix.Linkat(from, source, at, base, 0)
-		}
+	if unix.Fstatat(at, base, &here, unix.AT_SYMLINK_NOFOLLOW) == nil && here.Ino == there.Ino && here.Dev == there.Dev {
+		return nil // both names are the same file
 	}
+	err = u.replace(at, base, func() error { return unix.Linkat(from, source, at, base, 0) })
 	if errors.Is(err, unix.EMLINK) {
 		return fmt.Errorf("%w: hard link to %q: it has too many names", ErrInvalid, shorten(target))
 	}
@@ -396,18 +393,6 @@ func (a attributes) setTime(at int, base string) error {
 	sec := min(max(a.time.Unix(), 0), latest)
 	t := unix.Timespec{Sec: sec, Nsec: int64(a.time.Nanosecond())}
 	return unix.UtimesNanoAt(at, base, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
-}
-
-func hasXattrs(h *tar.Header) bool {
-	if len(h.PAXRecords) == 0 {
-		return false
-	}
-	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, xattrPrefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // setXattrs keeps the attributes of programs (user.*) and drops the others: file capabilities and security labels have no effect

@@ -237,7 +237,11 @@ func (a *archiveSink) put(name string, size int64, r io.Reader) error {
 	if err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644}); err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(onlyWriter{a.tar}, onlyReader{r}, make([]byte, readAhead))
+	return copyExactly(a.tar, r, name, size)
+}
+
+func copyExactly(w io.Writer, r io.Reader, name string, size int64) error {
+	n, err := io.CopyBuffer(onlyWriter{w}, onlyReader{r}, make([]byte, readAhead))
 	if err == nil && n != size {
 		err = fmt.Errorf("%s has %d bytes, and should have %d", name, n, size)
 	}
@@ -271,9 +275,5 @@ func (d dirSink) put(name string, size int64, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	n, err := io.Copy(f, r)
-	if err == nil && n != size {
-		err = fmt.Errorf("%s has %d bytes, and should have %d", name, n, size)
-	}
-	return errors.Join(err, f.Close())
+	return errors.Join(copyExactly(f, r, name, size), f.Close())
 }

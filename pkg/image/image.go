@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -101,21 +102,9 @@ const (
 )
 
 func (l Limits) complete() Limits {
-	if l.Bytes <= 0 {
-		l.Bytes = DefaultBytes
-	}
-	if l.Blob <= 0 {
-		l.Blob = DefaultBlob
-	}
-	if l.Entries <= 0 {
-		l.Entries = DefaultEntries
-	}
-	if l.Layers <= 0 {
-		l.Layers = DefaultLayers
-	}
-	if l.Depth <= 0 {
-		l.Depth = DefaultDepth
-	}
+	l.Bytes, l.Blob = cmp.Or(max(l.Bytes, 0), DefaultBytes), cmp.Or(max(l.Blob, 0), DefaultBlob)
+	l.Entries, l.Layers = cmp.Or(max(l.Entries, 0), DefaultEntries), cmp.Or(max(l.Layers, 0), DefaultLayers)
+	l.Depth = cmp.Or(max(l.Depth, 0), DefaultDepth)
 	return l
 }
 

@@ -35,7 +35,7 @@ func (s *Store) namePath(name string) string {
 
 // readName returns the id of the image with a name.
 func (s *Store) readName(name string) (id string, err error) {
-	id, is, err := readLink(s.namePath(name))
+	id, is, err := readLink(unix.AT_FDCWD, s.namePath(name))
 	if err != nil {
 		return "", err
 	}
@@ -45,9 +45,7 @@ func (s *Store) readName(name string) (id string, err error) {
 	return id, nil
 }
 
-func readLink(path string) (id, name string, err error) { return readLinkAt(unix.AT_FDCWD, path) }
-
-func readLinkAt(dir int, path string) (id, name string, err error) {
+func readLink(dir int, path string) (id, name string, err error) {
 	var text [maxLink]byte
 	n, err := unix.Readlinkat(dir, path, text[:])
 	if errors.Is(err, unix.ENOENT) {
@@ -122,7 +120,7 @@ func (s *Store) eachName(visit func(id, name string) error) error {
 		if strings.HasPrefix(e, ".") {
 			continue // unfinished, or left by a killed process
 		}
-		id, name, err := readLinkAt(int(dir.Fd()), e)
+		id, name, err := readLink(int(dir.Fd()), e)
 		if errors.Is(err, ErrNotFound) {
 			continue // removed meanwhile
 		}
@@ -137,15 +135,8 @@ func (s *Store) eachName(visit func(id, name string) error) error {
 }
 
 func (s *Store) namesOf(id string) ([]string, error) {
-	var names []string
-	err := s.eachName(func(of, name string) error {
-		if of == id && !strings.HasPrefix(name, "@") {
-			names = append(names, name)
-		}
-		return nil
-	})
-	slices.Sort(names)
-	return names, err
+	names, err := s.allNames()
+	return names[id], err
 }
 
 // Tag gives an image another name. A name of another image moves to this one.

@@ -60,47 +60,47 @@ func DefaultDir() (string, error) {
 // Open opens a store, and makes a missing one. It must belong to the user, and no other user may be able to write to it. An empty
 // dir is DefaultDir.
 func Open(dir string) (*Store, error) {
+	s, err := open(dir)
+	return s, failed("image store", err)
+}
+
+func open(dir string) (_ *Store, err error) {
 	if dir == "" {
-		var err error
 		if dir, err = DefaultDir(); err != nil {
-			return nil, failed("image store", err)
+			return nil, err
 		}
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, failed("image store", err)
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
 	}
 	d, err := userdir.OpenDir(dir, userdir.Write)
 	if err != nil {
-		return nil, failed("image store", err)
+		return nil, err
 	}
 	defer d.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(d.Fd(), &st); err != nil {
-		return nil, failed("image store", err)
+		return nil, err
 	}
-	isStore := true
-	for _, name := range storeDirs() {
+	isStore := !slices.ContainsFunc(storeDirs(), func(name string) bool {
 		var part unix.Stat_t
-		if err := unix.Fstatat(d.Fd(), name, &part, unix.AT_SYMLINK_NOFOLLOW); err != nil || part.Mode&unix.S_IFMT != unix.S_IFDIR {
-			isStore = false
-		}
-	}
+		return unix.Fstatat(d.Fd(), name, &part, unix.AT_SYMLINK_NOFOLLOW) != nil || part.Mode&unix.S_IFMT != unix.S_IFDIR
+	})
 	if !isStore {
 		if err := unused(dir); err != nil {
-			return nil, failed("image store", err)
+			return nil, err
 		}
 	}
 	// Other users of this machine must not be able to execute or write the files of untrusted images.
 	if st.Mode&0o077 != 0 {
 		if err := unix.Fchmod(d.Fd(), 0o700); err != nil {
-			return nil, failed("image store", fmt.Errorf("make %s private: %w", dir, err))
+			return nil, fmt.Errorf("make %s private: %w", dir, err)
 		}
 	}
 	if !isStore {
 		for _, name := range storeDirs() {
 			if err := unix.Mkdirat(d.Fd(), name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-				return nil, failed("image store", fmt.Errorf("make %s: %w", filepath.Join(dir, name), err))
+				return nil, fmt.Errorf("make %s: %w", filepath.Join(dir, name), err)
 			}
 		}
 	}
@@ -127,10 +127,8 @@ func unused(dir string) error {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return &sandbox.Error{
-				Op: "image store", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s holds %q and is no store of images", dir, shorten(name)),
-				Hint: "a directory that is new or empty",
-			}
+			return sandbox.Errorf(sandbox.ErrInvalid, "image store", "a directory that is new or empty",
+				"%s holds %q and is no store of images", dir, shorten(name))
 		}
 	}
 	return nil
@@ -273,10 +271,7 @@ func notFound(ref string, err error) error {
 	if !errors.Is(err, ErrNotFound) {
 		return failed("image "+shorten(ref), err)
 	}
-	return &sandbox.Error{
-		Op: "image " + shorten(ref), Kind: ErrNotFound, Err: errors.New("it is not in the store"),
-		Hint: "sandbox-run image list",
-	}
+	return sandbox.Errorf(ErrNotFound, "image "+shorten(ref), "sandbox-run image list", "it is not in the store")
 }
 
 func (s *Store) lookup(ref string) (*record, error) {

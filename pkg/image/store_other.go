@@ -4,7 +4,6 @@ package image
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"runtime"
 
@@ -18,10 +17,8 @@ type Store struct {
 }
 
 func unsupported() error {
-	return &sandbox.Error{
-		Op: "image store", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("the image store needs Linux; this is %s", runtime.GOOS),
-		Hint: "--backend docker, whose daemon keeps images of its own",
-	}
+	return sandbox.Errorf(sandbox.ErrUnsupported, "image store", "--backend docker, whose daemon keeps images of its own",
+		"the image store needs Linux; this is %s", runtime.GOOS)
 }
 
 // DefaultDir returns an error of kind sandbox.ErrUnsupported.

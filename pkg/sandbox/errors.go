@@ -79,6 +79,11 @@ func Invalid(field, format string, args ...any) error {
 	return &Error{Op: field, Kind: ErrInvalid, Err: fmt.Errorf(format, args...)}
 }
 
+// Errorf returns an Error of a kind without a backend: the operation with its object, the next step (empty: none), and the cause.
+func Errorf(kind error, op, hint, format string, args ...any) error {
+	return &Error{Op: op, Kind: kind, Err: fmt.Errorf(format, args...), Hint: hint}
+}
+
 // Refusal is the error of a sandbox that would be weaker than the caller requires.
 type Refusal struct {
 	Require Tier

@@ -1,16 +1,17 @@
 package template
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"go/scanner"
 	"go/token"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/goimports"
+	"github.com/sandbox-run/sandbox-run/internal/javasource"
 )
 
 // snippet fits a user's code in beside a harness, line for line: no change moves a line, so traces name the user's own. The result has
@@ -107,105 +108,28 @@ func rustSnippet(code string) (map[string]any, error) {
 // javaSnippet finds the package and the top-level types, of which the public one names the file.
 // It puts methods without a class into one.
 func javaSnippet(code string) (map[string]any, error) {
-	words := javaWords(code)
-	pkg, public := "", ""
-	var types []string
-	depth, isPublic := 0, false
-	for i, w := range words {
-		next := ""
-		if i+1 < len(words) {
-			next = words[i+1]
-		}
-		switch w {
-		case "{":
-			depth++
-		case "}", ";":
-			if w == "}" {
-				depth--
-			}
-			isPublic = false
-		case "package":
-			if depth == 0 && pkg == "" {
-				pkg = next
-			}
-		case "public":
-			isPublic = depth == 0
-		case "class", "interface", "enum", "record":
-			if depth != 0 || next == "" || i > 0 && words[i-1] == "." || !isName(next, '_', '$') {
-				continue
-			}
-			types = append(types, next)
-			if isPublic {
-				public = next
-			}
-		}
-	}
-	if len(types) == 0 {
-		if pkg != "" || slices.Contains(words, "import") {
+	s := javasource.Scan(code)
+	if len(s.Classes) == 0 {
+		if s.Package != "" || s.Imports {
 			return nil, errors.New("no class: code with a package or imports needs one")
 		}
 		return map[string]any{"path": "Snippet.java", "code": "class Snippet { " + code + "\n}", "classes": []any{"Snippet"}}, nil
 	}
-	if public == "" {
-		public = types[0]
-	}
+	public := cmp.Or(s.Public, s.Classes[0])
 	if public == "SandboxHarness" {
 		return nil, fmt.Errorf("class %s is the harness's own", public)
 	}
-	prefix, dir := "", ""
-	if pkg != "" {
-		prefix, dir = pkg+".", strings.ReplaceAll(pkg, ".", "/")+"/"
+	dir := ""
+	if s.Package != "" {
+		dir = strings.ReplaceAll(s.Package, ".", "/") + "/"
 	}
-	classes := []any{prefix + public}
-	for _, name := range types {
+	classes := []any{s.Qualified(public)}
+	for _, name := range s.Classes {
 		if name != public {
-			classes = append(classes, prefix+name)
+			classes = append(classes, s.Qualified(name))
 		}
 	}
 	return map[string]any{"path": dir + public + ".java", "code": code, "classes": classes}, nil
-}
-
-// javaWords are the names and braces of a source, without comments, strings and characters. A
-// dotted name is one word.
-func javaWords(code string) []string {
-	var words []string
-	for i := 0; i < len(code); {
-		rest := code[i:]
-		switch c := code[i]; {
-		case strings.HasPrefix(rest, "//"):
-			i += upTo(rest, "\n")
-		case strings.HasPrefix(rest, "/*"):
-			i += 2 + upTo(rest[2:], "*/")
-		case strings.HasPrefix(rest, `"""`):
-			i += 3 + upTo(rest[3:], `"""`)
-		case c == '"' || c == '\'':
-			i++
-			for i < len(code) && code[i] != c && code[i] != '\n' {
-				if code[i] == '\\' {
-					i++
-				}
-				i++
-			}
-			i++
-		case isWordByte(c):
-			n := 0
-			for n < len(rest) && (isWordByte(rest[n]) || rest[n] == '.') {
-				n++
-			}
-			words = append(words, rest[:n])
-			i += n
-		default:
-			if c == '{' || c == '}' || c == ';' || c == '.' {
-				words = append(words, string(c))
-			}
-			i++
-		}
-	}
-	return words
-}
-
-func isWordByte(c byte) bool {
-	return c == '_' || c == '$' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
 // upTo is the length of a text up to and with an end, or all of it.

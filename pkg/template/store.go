@@ -70,7 +70,7 @@ func (s *Store) List() []Info {
 // Get finds a template. Language may be empty if the name has only one.
 func (s *Store) Get(name, language string) (*Template, error) {
 	invalid := func(hint, format string, args ...any) error {
-		return &sandbox.Error{Op: fmt.Sprintf("template %q", name), Kind: sandbox.ErrInvalid, Err: fmt.Errorf(format, args...), Hint: hint}
+		return sandbox.Errorf(sandbox.ErrInvalid, fmt.Sprintf("template %q", name), hint, format, args...)
 	}
 	wanted := findLanguage(language).name
 	var found []*Template
@@ -207,7 +207,7 @@ func Create(dir, name, language string) (string, error) {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return "", &sandbox.Error{Op: "template " + path, Kind: sandbox.ErrInvalid, Err: errors.New("it is there already"), Hint: "another name"}
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "template "+path, "another name", "it is there already")
 	}
 	if err != nil {
 		return failed(err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,12 +33,7 @@ func Closure(programs []string) ([]string, error) {
 	if r, err := resolve("/etc/ld.so.cache"); err == nil && r.info.Mode().IsRegular() {
 		c.add(r)
 	}
-	paths := make([]string, 0, len(c.paths))
-	for p := range c.paths {
-		paths = append(paths, p)
-	}
-	slices.Sort(paths)
-	return paths, nil
+	return slices.Sorted(maps.Keys(c.paths)), nil
 }
 
 // closure collects the paths of a Closure.
@@ -119,7 +115,7 @@ func (l linkage) searched(file string) (dirs []string) {
 			dir = strings.ReplaceAll(dir, origin, filepath.Dir(file))
 		}
 		if filepath.IsAbs(dir) {
-			dirs = append(dirs, filepath.Clean(dir))
+			dirs = append(dirs, dir) // its ".." may follow a link: not to be shortened
 		}
 	}
 	return dirs

@@ -154,16 +154,7 @@ func (s *Search) showLibraries(v *View, files []string) {
 		if l.interpreter != "" && filepath.IsAbs(l.interpreter) {
 			_ = v.Show(l.interpreter)
 		}
-		own := make([]string, 0, len(l.search)+len(queue[i].search))
-		for _, dir := range l.search {
-			for _, origin := range []string{"$ORIGIN", "${ORIGIN}"} {
-				dir = strings.ReplaceAll(dir, origin, filepath.Dir(p))
-			}
-			if filepath.IsAbs(dir) {
-				own = append(own, dir) // its ".." may follow a link: not to be shortened
-			}
-		}
-		own = append(own, queue[i].search...)
+		own := slices.Concat(l.searched(p), queue[i].search)
 		for _, name := range l.needed {
 			for _, dir := range slices.Concat(own, configured()) {
 				at := dir + "/" + name

@@ -30,41 +30,43 @@ type Finder struct {
 // *Missing if there is none.
 func (f *Finder) Find(ctx context.Context, d *Description) (*Toolchain, error) {
 	env := f.environment(d.Variables)
-	key := keyOf(d, env)
+	return f.find(ctx, d, keyOf(d, env), f.store(env), func() (*Toolchain, []string, error) {
+		s := newSearch(ctx, d, env, f.Timeout, f.system)
+		t, err := s.run()
+		return t, s.trail.seen, err
+	})
+}
+
+// find takes what this process or the store knows under a key if that still holds, and searches otherwise.
+func (f *Finder) find(
+	ctx context.Context, d *Description, key string, store store, search func() (t *Toolchain, stamps []string, err error),
+) (*Toolchain, error) {
 	release, err := f.lockKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	f.mu.Lock()
-	known := f.known[key]
+	r := f.known[key]
 	f.mu.Unlock()
-	if known != nil && known.holds() {
-		return known.Tool.clone(), nil
+	if r != nil && r.holds() {
+		return r.Tool.clone(), nil
 	}
-	store := f.store(env)
-	if kept := store.read(d.Name, key); kept != nil && kept.holds() {
-		f.remember(key, kept)
-		return kept.Tool.clone(), nil
+	if r = store.read(d.Name, key); r == nil || !r.holds() {
+		t, stamps, err := search()
+		if err != nil {
+			return nil, err
+		}
+		r = &record{Name: d.Name, Key: key, Tool: t, Stamps: stamps}
+		store.write(r) // a store that can not be written costs the next process a search
 	}
-	s := newSearch(ctx, d, env, f.Timeout, f.system)
-	t, err := s.run()
-	if err != nil {
-		return nil, err
-	}
-	r := &record{Name: d.Name, Key: key, Tool: t, Stamps: s.trail.list()}
-	f.remember(key, r)
-	store.write(r) // a store that can not be written costs the next process a search
-	return t.clone(), nil
-}
-
-func (f *Finder) remember(key string, r *record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.known == nil {
 		f.known = map[string]*record{}
 	}
 	f.known[key] = r
+	return r.Tool.clone(), nil
 }
 
 // lockKey lets one goroutine at a time search for a key. Goroutines that waited find the result in f.known.

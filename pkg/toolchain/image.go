@@ -1,6 +1,7 @@
 package toolchain
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,42 +34,28 @@ const usualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // FindIn finds a toolchain in an image. The toolchain has no mounts, because the image contains all of it.
 func (f *Finder) FindIn(ctx context.Context, d *Description, img Image) (*Toolchain, error) {
-	key := keyIn(d, img)
-	release, err := f.lockKey(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	f.mu.Lock()
-	known := f.known[key]
-	f.mu.Unlock()
-	store := f.store(f.environment(nil))
-	if known == nil && img.ID != "" {
-		known = store.read(d.Name, key)
-	}
-	if known != nil {
-		f.remember(key, known)
-		return known.Tool.clone(), nil
-	}
-	s := &Search{ctx: ctx, d: d, image: &imageRoot{Image: img}}
-	if img.Dir != "" {
-		if s.image.root, err = os.OpenRoot(img.Dir); err != nil {
-			return nil, &sandbox.Error{Op: "image " + img.Name, Err: err}
+	search := func() (*Toolchain, []string, error) {
+		s := &Search{ctx: ctx, d: d, image: &imageRoot{Image: img}}
+		if img.Dir != "" {
+			root, err := os.OpenRoot(img.Dir)
+			if err != nil {
+				return nil, nil, &sandbox.Error{Op: "image " + img.Name, Err: err}
+			}
+			defer root.Close()
+			s.image.root = root
 		}
-		defer s.image.root.Close()
+		t, err := s.run()
+		if err == nil {
+			t.Name = d.Name
+			t.sign([]string{"image", img.ID})
+		}
+		return t, nil, err
 	}
-	t, err := s.run()
-	if err != nil {
-		return nil, err
+	if img.ID == "" {
+		t, _, err := search()
+		return t, err
 	}
-	t.Name = d.Name
-	t.sign([]string{"image", img.ID})
-	if img.ID != "" {
-		r := &record{Name: d.Name, Key: key, Tool: t}
-		f.remember(key, r)
-		store.write(r)
-	}
-	return t.clone(), nil
+	return f.find(ctx, d, keyIn(d, img), f.store(f.environment(nil)), search)
 }
 
 // imageKey is the prefix of keys of searches in images. Their records have no stamps, because an image does not change.
@@ -130,11 +117,7 @@ func (i *imageRoot) candidates(d *Description) (found []string) {
 
 // dirs returns the directories of the image's PATH that the sandbox does not replace.
 func (i *imageRoot) dirs() (dirs []string) {
-	list := i.Path
-	if list == "" {
-		list = usualPath
-	}
-	for _, dir := range strings.Split(list, ":") {
+	for dir := range strings.SplitSeq(cmp.Or(i.Path, usualPath), ":") {
 		if path.IsAbs(dir) && !withinAny(path.Clean(dir), ownDirs) {
 			dirs = append(dirs, path.Clean(dir))
 		}
@@ -152,13 +135,11 @@ func (i *imageRoot) named(s *Search, args []string, names ...string) string {
 			}
 			continue
 		}
+		dirs := i.dirs()
 		if path.IsAbs(name) {
-			if i.isProgram(name) {
-				return name
-			}
-			continue
+			dirs = []string{""}
 		}
-		for _, dir := range i.dirs() {
+		for _, dir := range dirs {
 			if p := path.Join(dir, name); i.isProgram(p) {
 				return p
 			}
@@ -179,10 +160,7 @@ func (i *imageRoot) query(ctx context.Context, program string, args []string) (A
 	case err != nil:
 		return answer, fmt.Errorf("%w: %w", errNoSandbox, err)
 	case answer.Exit != 0:
-		if line := FirstLine(answer.Stderr, answer.Stdout); line != "" {
-			return answer, fmt.Errorf("%s: exit code %d: %s", commandLine(program, args), answer.Exit, line)
-		}
-		return answer, fmt.Errorf("%s: exit code %d", commandLine(program, args), answer.Exit)
+		return answer, answer.failure(program, args, fmt.Errorf("exit code %d", answer.Exit))
 	}
 	return answer, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -101,12 +102,7 @@ func within(p, dir string) bool {
 }
 
 func withinAny(p string, dirs []string) bool {
-	for _, d := range dirs {
-		if within(p, d) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(dirs, func(d string) bool { return within(p, d) })
 }
 
 // program resolves the path of an executable file. Its doubt is set if users other than the caller and root can change the file.

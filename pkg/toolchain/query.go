@@ -47,12 +47,17 @@ func (s *Search) Query(program string, args ...string) (Answer, error) {
 	case stdout.over || stderr.over:
 		return answer, fmt.Errorf("%s answered with more than %d KiB", commandLine(program, args), maxAnswer>>10)
 	case err != nil:
-		if line := FirstLine(answer.Stderr, answer.Stdout); line != "" {
-			return answer, fmt.Errorf("%s: %w: %s", commandLine(program, args), err, line)
-		}
-		return answer, fmt.Errorf("%s: %w", commandLine(program, args), err)
+		return answer, answer.failure(program, args, err)
 	}
 	return answer, nil
+}
+
+// failure adds the command and the first line of its output to the error of a query.
+func (a Answer) failure(program string, args []string, err error) error {
+	if line := FirstLine(a.Stderr, a.Stdout); line != "" {
+		return fmt.Errorf("%s: %w: %s", commandLine(program, args), err, line)
+	}
+	return fmt.Errorf("%s: %w", commandLine(program, args), err)
 }
 
 // commandLine names a query in an error, without the text of a script.

@@ -38,8 +38,6 @@ func (t *trail) put(p string, stamp func(string) string) {
 	t.seen = append(t.seen, p, stamp(p))
 }
 
-func (t *trail) list() []string { return t.seen }
-
 // record is what is kept of a search.
 type record struct {
 	Name   string

@@ -101,12 +101,7 @@ func (v *View) place(real string, isDir bool) string {
 		root = filepath.Dir(real)
 	}
 	v.Together(root)
-	for _, m := range v.moved {
-		if within(real, m.Source) {
-			return m.Target + strings.TrimPrefix(real, m.Source)
-		}
-	}
-	return real
+	return v.inside(real)
 }
 
 // Together keeps the paths below a directory together: if the directory has another target in the sandbox, they move with it.

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -25,7 +26,7 @@ func (w *Workspace) Put(ctx context.Context, files []sandbox.File) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return &sandbox.Error{Op: "workspace " + w.name, Kind: sandbox.ErrState, Err: errors.New("it is closed")}
+		return sandbox.Errorf(sandbox.ErrState, "workspace "+w.name, "", "it is closed")
 	}
 	root, err := os.OpenRoot(fdPath(w.dir))
 	if err != nil {
@@ -143,10 +144,6 @@ func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced U
 		}
 	}
 	defer from.Close()
-	mode := f.Mode
-	if mode == 0 {
-		mode = 0o644
-	}
 	unnamed := path.Join(path.Dir(name), ".put-"+rand.Text())
 	to, err := root.OpenFile(unnamed, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -154,7 +151,7 @@ func (w *Workspace) write(root *os.Root, name string, f sandbox.File, replaced U
 	}
 	n, err := w.fill(to, from, replaced)
 	if err == nil {
-		err = to.Chmod(mode) // the umask of this process must not apply
+		err = to.Chmod(cmp.Or(f.Mode, 0o644)) // the umask of this process must not apply
 	}
 	if err = errors.Join(err, to.Close()); err == nil {
 		err = root.Rename(unnamed, name)

@@ -165,8 +165,8 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 		most = own
 	}
 	refused := func(op, format string, args ...any) error {
-		return &sandbox.Error{Op: op, Kind: sandbox.ErrRefused, Err: fmt.Errorf("%w: "+format, append([]any{ErrMost}, args...)...),
-			Hint: "use an existing workspace, or a smaller cap"}
+		return sandbox.Errorf(sandbox.ErrRefused, op, "use an existing workspace, or a smaller cap",
+			"%w: "+format, append([]any{ErrMost}, args...)...)
 	}
 	switch {
 	case own == 0 && m.Workspaces > 0 && others >= m.Workspaces:
@@ -179,10 +179,8 @@ func (m Most) fits(store *userdir.Dir, name string, most sandbox.Size) error {
 
 // refusal returns the error for a workspace that exceeds its cap.
 func (w *Workspace) refusal(what string) error {
-	return &sandbox.Error{
-		Op: "workspace " + w.name, Kind: sandbox.ErrRefused, Err: errors.New("it " + what),
-		Hint: "--workspace-cap or --workspace-inodes with more, or sandbox-run workspace rm " + w.name,
-	}
+	hint := "--workspace-cap or --workspace-inodes with more, or sandbox-run workspace rm " + w.name
+	return sandbox.Errorf(sandbox.ErrRefused, "workspace "+w.name, hint, "it %s", what)
 }
 
 // note writes the time of use and the cap to the metadata.
@@ -214,10 +212,7 @@ func (w *Workspace) Close() error {
 	err := writeMetadata(w.store, w.name, w.meta)
 	_ = w.lock.Truncate(0) // the lock decides; the pid in the file is only for messages
 	w.release()
-	if err != nil {
-		return failed(w.name, err)
-	}
-	return nil
+	return failed(w.name, err)
 }
 
 func (w *Workspace) release() {
@@ -233,7 +228,7 @@ func (w *Workspace) release() {
 
 func failed(name string, err error) error {
 	var e *sandbox.Error
-	if errors.As(err, &e) {
+	if err == nil || errors.As(err, &e) {
 		return err
 	}
 	return &sandbox.Error{Op: "workspace " + name, Err: err}
@@ -397,25 +392,28 @@ func List(ctx context.Context, store string) ([]Info, error) {
 
 // Show returns the description of one workspace.
 func Show(ctx context.Context, store, name string) (Info, error) {
-	if err := CheckName(name); err != nil {
-		return Info{}, err
-	}
-	dir, err := openStore(store, userdir.Read)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Info{}, unknown(name)
-	}
+	dir, err := openStoreOf(store, name)
 	if err != nil {
-		return Info{}, failed(name, err)
+		return Info{}, err
 	}
 	defer dir.Close()
 	info, err := describe(ctx, dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, unknown(name)
 	}
-	if err != nil {
-		return Info{}, failed(name, err)
+	return info, failed(name, err)
+}
+
+// openStoreOf opens the store of an existing workspace.
+func openStoreOf(store, name string) (*userdir.Dir, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
 	}
-	return info, nil
+	dir, err := openStore(store, userdir.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, unknown(name)
+	}
+	return dir, failed(name, err)
 }
 
 func isDir(dir *userdir.Dir, name string) bool {
@@ -453,15 +451,9 @@ func describe(ctx context.Context, store *userdir.Dir, name string) (Info, error
 
 // Remove removes a workspace and its files. It refuses a workspace in use. If ctx ends first, a second call removes the rest.
 func Remove(ctx context.Context, store, name string) error {
-	if err := CheckName(name); err != nil {
-		return err
-	}
-	dir, err := openStore(store, userdir.Read)
-	if errors.Is(err, fs.ErrNotExist) {
-		return unknown(name)
-	}
+	dir, err := openStoreOf(store, name)
 	if err != nil {
-		return failed(name, err)
+		return err
 	}
 	defer dir.Close()
 	if !isDir(dir, name) {
@@ -478,9 +470,5 @@ func Remove(ctx context.Context, store, name string) error {
 			Hint: "sandbox-run workspace rm " + name + ", which removes the rest"}
 	}
 	// The lock goes last: until then no process can make the workspace again.
-	err = errors.Join(dir.Remove(metaName(name)+".new"), dir.Remove(metaName(name)), dir.Remove(lockName(name)))
-	if err != nil {
-		return failed(name, err)
-	}
-	return nil
+	return failed(name, errors.Join(dir.Remove(metaName(name)+".new"), dir.Remove(metaName(name)), dir.Remove(lockName(name))))
 }

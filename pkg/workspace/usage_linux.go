@@ -24,10 +24,7 @@ func (w *Workspace) Usage(ctx context.Context) (u Usage, err error) {
 	} else {
 		u, err = countTree(ctx, int(w.dir.Fd()), w.bound())
 	}
-	if err != nil {
-		return u, failed(w.name, err)
-	}
-	return u, nil
+	return u, failed(w.name, err)
 }
 
 // bound is where a count stops. ext4 does not refuse blocks that describe extents at the cap; these must not make a full

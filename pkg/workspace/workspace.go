@@ -137,10 +137,7 @@ func DefaultStore() (string, error) {
 
 // unknown returns the error for a name without a workspace.
 func unknown(name string) error {
-	return &sandbox.Error{
-		Op: "workspace " + name, Kind: sandbox.ErrNotFound, Err: errors.New("no workspace has that name"),
-		Hint: "sandbox-run workspace list",
-	}
+	return sandbox.Errorf(sandbox.ErrNotFound, "workspace "+name, "sandbox-run workspace list", "no workspace has that name")
 }
 
 // CheckName refuses an invalid name of a workspace. A name has letters, digits, - _ and ., at most 64 of them, and no dot or dash
@@ -177,8 +174,5 @@ func inUse(name string, pid int, waited time.Duration) error {
 	if waited > 0 {
 		holder += fmt.Sprintf(", and still did after %v", waited)
 	}
-	return &sandbox.Error{
-		Op: "workspace " + name, Kind: sandbox.ErrState, Err: errors.New(holder),
-		Hint: "wait for that run to end, or use another workspace",
-	}
+	return sandbox.Errorf(sandbox.ErrState, "workspace "+name, "wait for that run to end, or use another workspace", "%s", holder)
 }

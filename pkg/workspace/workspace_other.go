@@ -4,7 +4,6 @@ package workspace
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -14,10 +13,8 @@ import (
 type Workspace struct{}
 
 func unsupported() error {
-	return &sandbox.Error{
-		Op: "workspace", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("workspaces need Linux; this is %s", runtime.GOOS),
-		Hint: "a Linux machine or virtual machine",
-	}
+	return sandbox.Errorf(sandbox.ErrUnsupported, "workspace", "a Linux machine or virtual machine",
+		"workspaces need Linux; this is %s", runtime.GOOS)
 }
 
 // ExplainCap reports that workspaces need Linux.

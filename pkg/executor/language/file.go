@@ -120,6 +120,16 @@ func Find(files []File, p string) *File {
 	return &files[i]
 }
 
+// FirstFile returns the path of the first of some files that a directory has, or "".
+func FirstFile(files []File, dir string, names []string) string {
+	for _, n := range names {
+		if p := path.Join(dir, n); Find(files, p) != nil {
+			return p
+		}
+	}
+	return ""
+}
+
 // HasDirectory reports whether a directory has files.
 func HasDirectory(files []File, dir string) bool {
 	return slices.ContainsFunc(files, func(f File) bool { return strings.HasPrefix(f.Path, dir+"/") })

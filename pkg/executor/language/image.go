@@ -128,10 +128,8 @@ func (i *Image) Command(entrypoint *string, args []string) ([]string, error) {
 	}
 	command := slices.Concat(first, rest)
 	if len(command) == 0 {
-		return nil, &sandbox.Error{
-			Op: "command", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("none is given, and the image %s has none of its own", i.Reference),
-			Hint: "sandbox-run exec --image " + i.Reference + " -- ls -la /",
-		}
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "command", "sandbox-run exec --image "+i.Reference+" -- ls -la /",
+			"none is given, and the image %s has none of its own", i.Reference)
 	}
 	return command, nil
 }

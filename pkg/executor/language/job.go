@@ -1,6 +1,7 @@
 package language
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -100,12 +101,7 @@ func (j *Job) AddRun(args ...string) *Phase {
 }
 
 // Workdir returns the directory in which the run starts.
-func (j *Job) Workdir() string {
-	if j.Plan.Spec.Workdir == "" {
-		return sandbox.WorkspaceDir
-	}
-	return j.Plan.Spec.Workdir
-}
+func (j *Job) Workdir() string { return cmp.Or(j.Plan.Spec.Workdir, sandbox.WorkspaceDir) }
 
 // Abs returns the path in the sandbox of a file name that a program has printed, relative to a directory.
 func Abs(dir, name string) string {
@@ -118,10 +114,8 @@ func Abs(dir, name string) string {
 // UseKit shows the kit in the sandbox and returns its path there.
 func (j *Job) UseKit() (string, error) {
 	if j.Kit == "" {
-		return "", &sandbox.Error{
-			Op: "sandbox-kit", Kind: sandbox.ErrUnsupported, Hint: "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
-			Err: fmt.Errorf("%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title),
-		}
+		return "", sandbox.Errorf(sandbox.ErrUnsupported, "sandbox-kit", "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+			"%s needs it, and it is neither beside sandbox-run nor on PATH", j.Language.Title)
 	}
 	j.ToolID += " kit " + j.KitID // it is part of the compiler
 	if j.OnForeignRoot() {
@@ -140,10 +134,8 @@ const KitFailed = 70
 func KitError(op string, stderr []byte) error {
 	text := strings.TrimSpace(string(stderr))
 	if strings.Contains(text, "could not map anonymous shared memory") {
-		return &sandbox.Error{
-			Op: op, Kind: sandbox.ErrUnsupported, Hint: "sandbox-run doctor, which says how to have cgroups",
-			Err: errors.New("a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)"),
-		}
+		return sandbox.Errorf(sandbox.ErrUnsupported, op, "sandbox-run doctor, which says how to have cgroups",
+			"a server needs shared memory, which sandboxes refuse where memory is limited by looking (tier namespace)")
 	}
 	return &sandbox.Error{Op: op, Err: errors.New(text)}
 }
@@ -207,12 +199,8 @@ func ReadAtStart(name string) bool {
 	case "LANG", "LANGUAGE", "TZ", "TZDIR", "HOME": // Node looks for modules there, too
 		return true
 	}
-	for _, begin := range []string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"} {
-		if strings.HasPrefix(name, begin) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"NODE", "LC_", "LD_", "UV_", "ICU_", "SSL_", "OPENSSL", "MALLOC_", "GLIBC_", "V8_"},
+		func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
 // VerdictError describes a verdict as an error; nil for success.

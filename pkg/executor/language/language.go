@@ -91,14 +91,7 @@ func (l *Language) Owns(name string) bool {
 }
 
 // Index returns the file that makes a directory an entry, or "".
-func (l *Language) Index(files []File, dir string) string {
-	for _, i := range l.Indexes {
-		if p := path.Join(dir, i); Find(files, p) != nil {
-			return p
-		}
-	}
-	return ""
-}
+func (l *Language) Index(files []File, dir string) string { return FirstFile(files, dir, l.Indexes) }
 
 // Options are settings of some languages. A language refuses an option that it does not have.
 type Options struct {

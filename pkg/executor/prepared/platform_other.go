@@ -8,10 +8,7 @@ import (
 	"os"
 )
 
-// Nothing is prepared where no backend can show it.
-func tryLock(*os.File, bool) error { return errors.ErrUnsupported }
-
-// RemoveTree is not supported here.
+// RemoveTree is not supported here: nothing is prepared where no backend can show it.
 func RemoveTree(context.Context, string) error { return errors.ErrUnsupported }
 
 // OpenRegular opens a file for reading.

@@ -33,6 +33,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
@@ -119,7 +120,7 @@ func Use(dir string) (release func(), err error) {
 			return func() { _ = used.Close() }, nil
 		}
 		_ = used.Close()
-		err = errLocked
+		err = userdir.ErrBusy
 	}
 	return nil, err
 }
@@ -200,7 +201,7 @@ func DropOthers(ctx context.Context, own string) {
 		if i < maxDirs-1 {
 			continue
 		}
-		used, err := tryLockFile(filepath.Join(k.dir, usedName))
+		used, err := tryLockFile(filepath.Join(k.dir, usedName), false, 0)
 		if err != nil {
 			continue // a sandbox shows it
 		}
@@ -212,45 +213,31 @@ func DropOthers(ctx context.Context, own string) {
 	}
 }
 
-// lockInterval is the time between two attempts to take a lock.
-const lockInterval = 50 * time.Millisecond
-
 // lockFile waits for a lock until the context ends. Closing the file releases it.
 func lockFile(ctx context.Context, name string, shared bool) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
 	for {
-		err := tryLock(f, shared)
-		if err == nil {
-			return f, nil
+		f, err := tryLockFile(name, shared, lockTimeout)
+		if err == nil || !errors.Is(err, userdir.ErrBusy) {
+			return f, err
 		}
-		if !errors.Is(err, errLocked) {
-			_ = f.Close()
-			return nil, &fs.PathError{Op: "lock", Path: name, Err: err}
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, ctx.Err()
-		case <-time.After(lockInterval):
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// tryLockFile takes an exclusive lock or fails at once.
-func tryLockFile(name string) (*os.File, error) {
+// lockTimeout is how long one attempt to take a lock waits.
+const lockTimeout = 50 * time.Millisecond
+
+// tryLockFile takes a lock within a timeout, or fails with userdir.ErrBusy.
+func tryLockFile(name string, shared bool, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := tryLock(f, false); err != nil {
+	if err := userdir.Lock(f, shared, timeout); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
 	return f, nil
 }
-
-// errLocked: another process or goroutine holds the lock.
-var errLocked = errors.New("it is locked")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -36,20 +35,15 @@ func findTools() (*tools, error) {
 	} {
 		path, err := exec.LookPath(need.name)
 		if err != nil {
-			return nil, &sandbox.Error{
-				Op: "image build", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s is not installed: %w", need.name, exec.ErrNotFound),
-				Hint: "apt-get install " + need.owner + ", or build with Docker: sandbox-run image dockerfile NAME",
-			}
+			hint := "apt-get install " + need.owner + ", or build with Docker: sandbox-run image dockerfile NAME"
+			return nil, sandbox.Errorf(sandbox.ErrUnsupported, "image build", hint, "%s is not installed: %w", need.name, exec.ErrNotFound)
 		}
 		*need.to = path
 	}
 	if !t.root {
 		if _, err := exec.LookPath("newuidmap"); err != nil {
-			return nil, &sandbox.Error{
-				Op: "image build", Kind: sandbox.ErrUnsupported,
-				Err:  fmt.Errorf("newuidmap is not installed: %w; without it only root can build", exec.ErrNotFound),
-				Hint: "apt-get install uidmap, or build as root",
-			}
+			return nil, sandbox.Errorf(sandbox.ErrUnsupported, "image build", "apt-get install uidmap, or build as root",
+				"newuidmap is not installed: %w; without it only root can build", exec.ErrNotFound)
 		}
 	}
 	return t, nil

@@ -5,7 +5,6 @@ package build
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -18,11 +17,9 @@ func Build(_ context.Context, _ *image.Store, name string, _ Options) (*image.Im
 	if err != nil {
 		return nil, err
 	}
-	return nil, &sandbox.Error{
-		Op: "image build " + d.Name, Kind: sandbox.ErrUnsupported,
-		Err:  fmt.Errorf("images are built on Linux; this is %s: %w", runtime.GOOS, errors.ErrUnsupported),
-		Hint: "sandbox-run image dockerfile " + d.Name + " | docker build -t " + Repository + d.Name + " -",
-	}
+	hint := "sandbox-run image dockerfile " + d.Name + " | docker build -t " + Repository + d.Name + " -"
+	return nil, sandbox.Errorf(sandbox.ErrUnsupported, "image build "+d.Name, hint,
+		"images are built on Linux; this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
 // Collect finds nothing: there are no builds on this platform.

@@ -75,8 +75,7 @@ func Lookup(name string) (*Definition, error) {
 	short := strings.TrimSuffix(strings.TrimPrefix(name, Repository), ":latest")
 	d, ok := all[short]
 	if !ok {
-		return nil, &sandbox.Error{Op: "image build", Kind: sandbox.ErrInvalid,
-			Err: fmt.Errorf("%w: %q; there are: %s", ErrUnknown, name, strings.Join(Names(), ", "))}
+		return nil, sandbox.Invalid("image build", "%w: %q; there are: %s", ErrUnknown, name, strings.Join(Names(), ", "))
 	}
 	c := *d
 	c.Languages, c.Debian, c.Alpine = slices.Clone(d.Languages), slices.Clone(d.Debian), slices.Clone(d.Alpine)
@@ -137,12 +136,10 @@ func gather(raw map[string]*Definition, name string, path []string, d *Definitio
 	d.Exclude = join(d.Exclude, own.Exclude)
 	d.Remove = join(d.Remove, own.Remove)
 	d.AlpinePath = join(d.AlpinePath, own.AlpinePath)
-	for k, v := range own.Env {
-		if d.Env == nil {
-			d.Env = map[string]string{}
-		}
-		d.Env[k] = v
+	if d.Env == nil && own.Env != nil {
+		d.Env = map[string]string{}
 	}
+	maps.Copy(d.Env, own.Env)
 	return nil
 }
 

@@ -74,8 +74,7 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 		line("    useradd -u %d -g %d -d %s -M -s /bin/sh %s && \\", userID, userID, sandbox.HomeDir, sandbox.UserName)
 	case BaseAlpine:
 		if len(d.Alpine) == 0 {
-			return "", &sandbox.Error{Op: "image dockerfile", Kind: sandbox.ErrInvalid,
-				Err: fmt.Errorf("%s has no packages of Alpine; use --base slim", d.Name)}
+			return "", sandbox.Invalid("image dockerfile", "%s has no packages of Alpine; use --base slim", d.Name)
 		}
 		line("FROM alpine:%s", alpineVersion)
 		line("RUN apk add --no-cache \\")
@@ -83,8 +82,7 @@ func (d *Definition) Dockerfile(base Base) (string, error) {
 		line("    addgroup -g %d %s && \\", userID, sandbox.UserName)
 		line("    adduser -u %d -G %s -h %s -H -D -s /bin/sh %s && \\", userID, sandbox.UserName, sandbox.HomeDir, sandbox.UserName)
 	default:
-		return "", &sandbox.Error{Op: "image dockerfile", Kind: sandbox.ErrInvalid,
-			Err: fmt.Errorf("base %q is not one of debian, slim and alpine", base)}
+		return "", sandbox.Invalid("image dockerfile", "base %q is not one of debian, slim and alpine", base)
 	}
 	line("    mkdir -p %s %s && \\", sandbox.WorkspaceDir, sandbox.HomeDir)
 	line("    chown %d:%d %s %s", userID, userID, sandbox.WorkspaceDir, sandbox.HomeDir)

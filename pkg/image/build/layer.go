@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -89,12 +90,8 @@ func writeLayer(ctx context.Context, from *os.File, to io.Writer, started, epoch
 		return nil, err
 	}
 
-	sorted := make([]*entry, 0, len(entries))
-	for _, e := range entries {
-		sorted = append(sorted, e)
-	}
 	// By the parts of the path, so that a directory comes before what is in it.
-	slices.SortFunc(sorted, func(a, b *entry) int {
+	sorted := slices.SortedFunc(maps.Values(entries), func(a, b *entry) int {
 		return slices.Compare(strings.Split(a.header.Name, "/"), strings.Split(b.header.Name, "/"))
 	})
 	relink(sorted)
@@ -202,12 +199,8 @@ func readEntries(ctx context.Context, from *os.File) (map[string]*entry, error) 
 
 // kept reports whether a path belongs in a layer.
 func kept(name string) bool {
-	for _, dir := range emptied {
-		if strings.HasPrefix(name, dir+"/") {
-			return false
-		}
-	}
-	return !slices.Contains(dropped, name)
+	return !slices.Contains(dropped, name) &&
+		!slices.ContainsFunc(emptied, func(dir string) bool { return strings.HasPrefix(name, dir+"/") })
 }
 
 // rewrite replaces the content of a file in the archive by the result of edit. It ignores a file that does not exist.

@@ -3,6 +3,7 @@ package build
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -43,9 +44,7 @@ func findSources(ctx context.Context, t *tools, o Options) (*sources, error) {
 	if s.suite == "" && id == "debian" {
 		s.suite = codename
 	}
-	if s.suite == "" {
-		s.suite = DefaultSuite
-	}
+	s.suite = cmp.Or(s.suite, DefaultSuite)
 	var repos []repo
 	switch {
 	case o.Mirror != "":

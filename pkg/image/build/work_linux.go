@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -226,9 +227,7 @@ func (w *work) sums() (map[string]string, error) {
 		if err != nil {
 			continue // not written by keepPackages; apt downloads its packages again
 		}
-		for name, sum := range list {
-			all[name] = sum
-		}
+		maps.Copy(all, list)
 	}
 	return all, nil
 }

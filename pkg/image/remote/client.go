@@ -25,13 +25,10 @@ const (
 	maxRetryAfter = time.Minute // a longer Retry-After fails the request
 )
 
-// reference is an image's name, taken apart.
+// reference is an image's name, taken apart. It has no tag beside a digest.
 type reference struct {
-	registry   string // as people know it: docker.io
-	host       string // whom we talk to: index.docker.io
-	repository string // library/python
-	tag        string // empty with a digest
-	digest     string // sha256:…
+	image.Reference
+	host string // whom we talk to: index.docker.io
 }
 
 // parseReference parses a reference of the store's form. It refuses the names of images that are built here.
@@ -44,31 +41,14 @@ func parseReference(ref string) (reference, error) {
 		return reference{}, fmt.Errorf("%s is the name of an image that is built here, no registry has it; try: sandbox-run image build %s",
 			full, strings.TrimPrefix(full.Repository, image.LocalPrefix))
 	}
-	out := reference{registry: full.Registry, repository: full.Repository, tag: full.Tag, digest: full.Digest}
-	if out.digest != "" {
-		out.tag = "" // the digest says all; the tag may have moved on
+	if full.Digest != "" {
+		full.Tag = "" // the digest says all; the tag may have moved on
 	}
-	registry, err := name.NewRegistry(out.registry)
+	registry, err := name.NewRegistry(full.Registry)
 	if err != nil {
 		return reference{}, fmt.Errorf("reference %q: %w", ref, err)
 	}
-	out.host = registry.RegistryStr() // docker.io is index.docker.io
-	return out, nil
-}
-
-// id is what the registry is asked for.
-func (r reference) id() string {
-	if r.digest != "" {
-		return r.digest
-	}
-	return r.tag
-}
-
-func (r reference) String() string {
-	if r.digest != "" {
-		return r.registry + "/" + r.repository + "@" + r.digest
-	}
-	return r.registry + "/" + r.repository + ":" + r.tag
+	return reference{full, registry.RegistryStr()}, nil // docker.io is index.docker.io
 }
 
 // client sends requests to one repository of one image registry.
@@ -99,11 +79,11 @@ func newClient(ctx context.Context, ref reference, opts Options) (*client, error
 	if err != nil {
 		return nil, c.fail("connect", err)
 	}
-	c.target = registry.Repo(ref.repository)
+	c.target = registry.Repo(ref.Repository)
 	if c.egress, err = newEgress(ref.host, opts.Insecure, opts.Stall, opts.CertDirs); err != nil {
 		return nil, c.fail("connect", err)
 	}
-	if c.auth, c.source, err = credentials(ctx, ref.registry, ref.repository); err != nil {
+	if c.auth, c.source, err = credentials(ctx, ref.Registry, ref.Repository); err != nil {
 		return nil, c.fail("log in", err)
 	}
 	err = c.retry(ctx, func(ctx context.Context) error {
@@ -204,7 +184,7 @@ func (c *client) send(ctx context.Context, path string, header http.Header, want
 }
 
 func (c *client) do(ctx context.Context, session http.RoundTripper, path string, header http.Header) (*http.Response, error) {
-	address := url.URL{Scheme: c.target.Scheme(), Host: c.ref.host, Path: "/v2/" + c.ref.repository + "/" + path}
+	address := url.URL{Scheme: c.target.Scheme(), Host: c.ref.host, Path: "/v2/" + c.ref.Repository + "/" + path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), nil)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -117,13 +118,11 @@ func isTemporary(err error) bool {
 	if errors.As(err, &dns) {
 		return dns.IsTimeout || dns.IsTemporary
 	}
-	for _, temporary := range []error{
+	if slices.ContainsFunc([]error{
 		ErrStalled, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, context.DeadlineExceeded,
 		syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT,
-	} {
-		if errors.Is(err, temporary) {
-			return true
-		}
+	}, func(temporary error) bool { return errors.Is(err, temporary) }) {
+		return true
 	}
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -216,7 +215,7 @@ func (c *client) fail(op string, err error) error {
 	}
 	err = tidy(err)
 	out := &Error{
-		Reference: c.ref.String(), Registry: c.ref.registry, Repository: c.ref.repository,
+		Reference: c.ref.String(), Registry: c.ref.Registry, Repository: c.ref.Repository,
 		Op: op, Err: err, Hint: c.hint(err),
 	}
 	var status *statusError
@@ -234,7 +233,7 @@ func (c *client) hint(err error) string {
 		wrongName x509.HostnameError
 		expired   x509.CertificateInvalidError
 	)
-	login := loginCommand(c.ref.registry)
+	login := loginCommand(c.ref.Registry)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return ""
@@ -255,7 +254,7 @@ func (c *client) hint(err error) string {
 		}
 		return fmt.Sprintf("give the registry a certificate, or bring it to this machine: ssh -N -L 5000:%s HOST, and pull localhost:5000/%s "+
 			"with --insecure",
-			c.ref.host, c.ref.repository)
+			c.ref.host, c.ref.Repository)
 	case errors.As(err, &authority):
 		return fmt.Sprintf("put the certificate of its authority into /etc/docker/certs.d/%s/ca.crt", c.ref.host)
 	case errors.As(err, &wrongName), errors.As(err, &expired):

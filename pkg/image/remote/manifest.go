@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -139,10 +140,7 @@ func kindOf(label string, data []byte) (types.MediaType, error) {
 			"docker pull it, docker push it, and pull that", ErrUnsupported)
 	}
 	index, single := shape.Manifests != nil, shape.Layers != nil || shape.Config != nil
-	kind := shape.MediaType
-	if kind == "" {
-		kind = header
-	}
+	kind := cmp.Or(shape.MediaType, header)
 	switch {
 	case shape.SchemaVersion != 2:
 		return "", fmt.Errorf("%w: a manifest of version %d; 2 is known", ErrUnsupported, shape.SchemaVersion)

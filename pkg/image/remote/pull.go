@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -51,7 +52,7 @@ func find(ctx context.Context, name reference, opts Options) (*remoteImage, erro
 		report.image(Failed, err.Error())
 		return nil, err
 	}
-	what, err := c.resolve(ctx, name.id(), want)
+	what, err := c.resolve(ctx, cmp.Or(name.Digest, name.Tag), want)
 	if err != nil {
 		c.close()
 		report.image(Failed, err.Error())
@@ -62,12 +63,10 @@ func find(ctx context.Context, name reference, opts Options) (*remoteImage, erro
 
 func (r *remoteImage) pull(ctx context.Context, store *image.Store) (*image.Image, error) {
 	img, err := r.add(ctx, store)
-	if err != nil {
-		r.report.image(Failed, err.Error())
-		return nil, err
+	if err == nil {
+		err = remember(store, pulled{r.ref.String(), img.ID, r.digest, r.platform.String(), time.Now().UTC()})
 	}
-	if err := remember(store, pulled{Name: r.ref.String(), ID: img.ID, Digest: r.digest, Platform: r.platform.String(),
-		At: time.Now().UTC()}); err != nil {
+	if err != nil {
 		r.report.image(Failed, err.Error())
 		return nil, err
 	}

@@ -114,7 +114,7 @@ func checkName(ctx context.Context, record pulled, opts Options) (Change, *remot
 	if err != nil {
 		return change.failed(err), nil
 	}
-	if name.digest != "" {
+	if name.Digest != "" {
 		return change, nil
 	}
 	opts.Platform = record.Platform                          // the platform of the pull

@@ -2,7 +2,7 @@ package typescript
 
 import (
 	"bytes"
-	"fmt"
+	"encoding/json"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -214,23 +214,10 @@ func (f *files) mark(flag *bool) {
 	*flag = true
 }
 
-// quote writes a JavaScript string. (Go's quoting has escapes that JavaScript does not have.)
+// quote writes a JavaScript string: JSON's escapes mean the same there. (Go's quoting has others.)
 func quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r < 0x20 || r == 0x7f || r == 0x2028 || r == 0x2029:
-			fmt.Fprintf(&b, "\\u%04x", r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
+	text, _ := json.Marshal(s) // no string fails
+	return string(text)
 }
 
 func fileURL(path string) string { return "file://" + urlEscape(filepath.ToSlash(path)) }

@@ -66,14 +66,7 @@ func isDirect(name string, src []byte, env map[string]string) bool {
 
 // learnDirect reads from the go command how it builds a program that imports all packages.
 func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
-	defer cancel()
-	home, remove, err := prepared.WorkDir(ctx, w.dir)
-	if err != nil {
-		return err
-	}
-	defer remove()
-	var src bytes.Buffer
+	var src strings.Builder
 	fmt.Fprintf(&src, "package main // %d\n\n", time.Now().UnixNano()) // unique, so that it is not in the cache
 	for p := range have {
 		if isStandardName(p) && !strings.Contains(p, "/internal/") && w.hasSource(p) {
@@ -81,12 +74,8 @@ func (w *libraryCache) learnDirect(ctx context.Context, have map[string]bool) er
 		}
 	}
 	src.WriteString("\nfunc main() {}\n")
-	if err := os.WriteFile(filepath.Join(home, "main.go"), src.Bytes(), 0o600); err != nil {
-		return err
-	}
-	cmd := w.command(home, slices.Concat([]string{"build", "-x"}, goFlags(w.tool.Version),
-		[]string{goLinkFlags, "-o", filepath.Join(home, "main"), "./main.go"})...)
-	said, err := prepared.RunTool(ctx, w.tool, cmd, home)
+	said, err := w.runGo(ctx, "main.go", src.String(),
+		slices.Concat([]string{"build", "-x"}, goFlags(w.tool.Version), []string{goLinkFlags, "-o", "main", "./main.go"}))
 	if err != nil {
 		return err
 	}

@@ -59,10 +59,8 @@ func plan(j *language.Job) error {
 		return err
 	}
 	modules, _ := j.Inspected.([]goModule)
-	env := maps.Clone(j.Tool.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
+	env := map[string]string{}
+	maps.Copy(env, j.Tool.Env)
 	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
 	warm := j.WarmDir
 	if j.OnForeignRoot() {
@@ -147,12 +145,8 @@ func isOutOfMemory(r *sandbox.Result) bool {
 // missesIndex recognises that the go command found a package's sources but not its index, which it can not add to a cache
 // that is read-only, and so takes the package for missing. Without an index it only takes longer.
 func missesIndex(stderr []byte) bool {
-	for _, sign := range []string{"is not in std", "cannot find package", "no required module provides", "read-only file system"} {
-		if bytes.Contains(stderr, []byte(sign)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"is not in std", "cannot find package", "no required module provides", "read-only file system"},
+		func(sign string) bool { return bytes.Contains(stderr, []byte(sign)) })
 }
 
 // quoteShell quotes a string as one word.

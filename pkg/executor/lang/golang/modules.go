@@ -139,12 +139,8 @@ func missingModule(files []language.File, have []goModule, required map[string]s
 			}) {
 				continue
 			}
-			return &sandbox.Error{
-				Op: "modules", Kind: sandbox.ErrInvalid,
-				Err: fmt.Errorf("%s imports %s, and module %s %s is neither vendored nor in the module cache; nothing is downloaded here", f.Path, i,
-					module, version),
-				Hint: "go mod download, or go mod vendor, in the project first",
-			}
+			return sandbox.Errorf(sandbox.ErrInvalid, "modules", "go mod download, or go mod vendor, in the project first",
+				"%s imports %s, and module %s %s is neither vendored nor in the module cache; nothing is downloaded here", f.Path, i, module, version)
 		}
 	}
 	return nil

@@ -23,16 +23,15 @@ import (
 // hasPackageClause reports whether the first word of a file is package. A file of comments has no package clause either, but
 // needs no wrapping.
 func hasPackageClause(src []byte) bool {
-	s, _ := scanGo(src)
-	_, tok, _ := s.Scan()
-	return tok == token.PACKAGE || tok == token.EOF
+	first := firstToken(src)
+	return first == token.PACKAGE || first == token.EOF
 }
 
-// empty reports whether a file has no code at all.
-func empty(src []byte) bool {
+// firstToken returns the first token that is no comment; token.EOF for a file without code.
+func firstToken(src []byte) token.Token {
 	s, _ := scanGo(src)
 	_, tok, _ := s.Scan()
-	return tok == token.EOF
+	return tok
 }
 
 // scanGo returns a scanner without comments that ignores errors: the compiler reports them better.

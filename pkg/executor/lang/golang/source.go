@@ -2,7 +2,6 @@ package golang
 
 import (
 	"bytes"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -69,8 +68,7 @@ func readGo(j *language.Job) (*goProgram, error) {
 		files = append(files, lookAtGo(f.Path, src))
 	}
 	if len(files) == 0 {
-		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .go"),
-			Hint: "--lang, if it is another language"}
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "files", "--lang, if it is another language", "no file ends in .go")
 	}
 	p := &goProgram{root: "."}
 	seen := map[string]bool{}
@@ -84,10 +82,8 @@ func readGo(j *language.Job) (*goProgram, error) {
 		// One file needs no module.
 		p.target = "./" + files[0].path
 		if f := files[0]; f.pkg != "" && f.pkg != "main" && !f.test && !j.Request.Options.Test {
-			return nil, &sandbox.Error{
-				Op: "code", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s is package %s, which nothing can start", path.Base(f.path), f.pkg),
-				Hint: "package main, with a func main",
-			}
+			return nil, sandbox.Errorf(sandbox.ErrInvalid, "code", "package main, with a func main",
+				"%s is package %s, which nothing can start", path.Base(f.path), f.pkg)
 		}
 		if files[0].test || j.Request.Options.Test {
 			if !files[0].test {
@@ -153,15 +149,11 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	case !asked && len(programs) == 1:
 		dir, tested = programs[0], nil
 	case !asked && len(programs) > 1:
-		return &sandbox.Error{
-			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is a package main in each of %s", strings.Join(programs, ", ")),
-			Hint: "--entry " + programs[0],
-		}
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+programs[0],
+			"there is a package main in each of %s", strings.Join(programs, ", "))
 	case len(tested) == 0:
-		return &sandbox.Error{
-			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is neither a package main nor a test in %s", orHere(dir)),
-			Hint: "package main, with a func main",
-		}
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "package main, with a func main",
+			"there is neither a package main nor a test in %s", orHere(dir))
 	}
 	if len(tested) > 0 {
 		dir = tested[0]
@@ -187,10 +179,7 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	}
 	// Several programs lie in one directory, as scripts do.
 	if mains := dirs[dir].mains; entryFile == "" {
-		return &sandbox.Error{
-			Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is a func main in each of %s", strings.Join(mains, ", ")),
-			Hint: "--entry " + mains[0],
-		}
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+mains[0], "there is a func main in each of %s", strings.Join(mains, ", "))
 	}
 	p.target = relativeTo(p.root, entryFile)
 	return nil
@@ -204,8 +193,7 @@ type goDir struct {
 }
 
 func errNoTests(dir string) error {
-	return &sandbox.Error{Op: "test", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there are no tests in %s", orHere(dir)),
-		Hint: "a file that ends in _test.go"}
+	return sandbox.Errorf(sandbox.ErrInvalid, "test", "a file that ends in _test.go", "there are no tests in %s", orHere(dir))
 }
 
 func orHere(dir string) string {
@@ -274,9 +262,9 @@ func readSingleGo(j *language.Job) error {
 	if strings.ContainsAny(f.Path, "\n\r") {
 		return sandbox.Invalid("files", "name %q contains a line break", f.Path)
 	}
-	if empty(src) {
-		return &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is nothing in %s but comments", path.Base(f.Path)),
-			Hint: "statements, or package main with a func main"}
+	if firstToken(src) == token.EOF {
+		return sandbox.Errorf(sandbox.ErrInvalid, "code", "statements, or package main with a func main",
+			"there is nothing in %s but comments", path.Base(f.Path))
 	}
 	shown := path.Base(f.Path)
 	out := language.File{Path: f.Path, Mode: f.Mode, Data: src}
@@ -334,12 +322,7 @@ func parses(src []byte) bool {
 
 // onlyComments: text before the first file that is for people. It may be Go's comments, or plain words.
 func onlyComments(text []byte) bool {
-	s, _ := scanGo(text)
-	_, tok, _ := s.Scan()
-	if tok == token.EOF {
-		return true
-	}
-	return !parses(text) && !parses(wrapSnippet("main.go", text))
+	return firstToken(text) == token.EOF || !parses(text) && !parses(wrapSnippet("main.go", text))
 }
 
 // lookAtGo reads a file as far as it can be parsed.

@@ -174,10 +174,7 @@ func (w *libraryCache) compileMissing(ctx context.Context) error {
 func (w *libraryCache) missing(have map[string]bool) []string {
 	var all []string
 	for _, p := range w.packages {
-		if have[p] || slices.Contains(all, p) || !isStandardName(p) {
-			continue
-		}
-		if w.hasSource(p) {
+		if !have[p] && !slices.Contains(all, p) && isStandardName(p) && w.hasSource(p) {
 			all = append(all, p)
 		}
 	}
@@ -209,33 +206,34 @@ func (w *libraryCache) unread(have map[string]bool) []goModule {
 
 // build compiles packages of the standard library into the cache.
 func (w *libraryCache) build(ctx context.Context, packages []string) error {
-	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
-	defer cancel()
-	home, remove, err := prepared.WorkDir(ctx, w.dir)
-	if err != nil {
-		return err
-	}
-	defer remove()
 	// A module of its own, so that no go.mod further up counts. Only for a module does the go command write the index of the
 	// packages that it reads in the sandbox.
-	if err := os.WriteFile(filepath.Join(home, "go.mod"), []byte("module warm\n"), 0o600); err != nil {
-		return err
-	}
-	cmd := w.command(home, slices.Concat([]string{"build"}, goFlags(w.tool.Version), packages)...)
-	if _, err := prepared.RunTool(ctx, w.tool, cmd, home); err != nil {
+	_, err := w.runGo(ctx, "go.mod", "module warm\n", slices.Concat([]string{"build"}, goFlags(w.tool.Version), packages))
+	if err != nil {
 		return fmt.Errorf("go build: %w", err)
 	}
 	return nil
 }
 
-// command returns a go command that fills the cache. Users of sandboxes must be able to read the cache, independent of the umask.
-func (w *libraryCache) command(home string, args ...string) *exec.Cmd {
+// runGo runs a go command that fills the cache, in a directory with one file, and returns its output. Users of sandboxes must be able to
+// read the cache, independent of the umask.
+func (w *libraryCache) runGo(ctx context.Context, file, text string, args []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
+	defer cancel()
+	home, remove, err := prepared.WorkDir(ctx, w.dir)
+	if err != nil {
+		return "", err
+	}
+	defer remove()
+	if err := os.WriteFile(filepath.Join(home, file), []byte(text), 0o600); err != nil {
+		return "", err
+	}
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022 && exec "$@"`, "go", prepared.HostPath(w.tool, w.tool.Path)}, args...)...)
 	cmd.Env = []string{"TMPDIR=" + home, "GOPATH=" + home + "/go"}
 	for k, v := range goEnv(w.buildDir()) {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
-	return cmd
+	return prepared.RunTool(ctx, w.tool, cmd, home)
 }
 
 // read returns the packages in the cache, and the modules whose imports are in it.
@@ -340,9 +338,7 @@ func (w *libraryCache) buildInside(ctx context.Context, packages []string) (err 
 	}
 	env := goEnv(goCacheMade)
 	env["GOPATH"], env["GOMODCACHE"] = sandbox.HomeDir+"/go", ""
-	for k, v := range w.tool.Env {
-		env[k] = v
-	}
+	maps.Copy(env, w.tool.Env)
 	args := slices.Concat([]string{w.tool.Path, "build"}, goFlags(w.tool.Version), packages)
 	r, err := m.Run(ctx, id, sandbox.Process{Args: args, Env: env, Workdir: goWarmDir}, sandbox.IO{})
 	switch {
@@ -371,16 +367,15 @@ func isGoCacheEntry(name string) bool {
 // hasSource reports whether a package's sources are in the toolchain's standard library.
 func (w *libraryCache) hasSource(p string) bool {
 	at := path.Join(w.tool.Home, "src", p)
-	var st fs.FileInfo
 	if w.image == nil {
-		info, err := os.Stat(prepared.HostPath(w.tool, at))
-		return err == nil && info.IsDir()
+		st, err := os.Stat(prepared.HostPath(w.tool, at))
+		return err == nil && st.IsDir()
 	}
 	root, err := os.OpenRoot(w.image.Dir)
 	if err != nil {
 		return false
 	}
 	defer root.Close()
-	st, err = toolchain.StatIn(root, at)
+	st, err := toolchain.StatIn(root, at)
 	return err == nil && st.IsDir()
 }

@@ -83,7 +83,7 @@ func prestart(j *language.Job, sources []javaSource, classPath string) {
 	i := slices.Index(run.Args, "-cp")
 	plain := classPath == classDir+":"+j.Dir && !slices.Contains(run.Args[:i], "--enable-preview") // a jar does not exist yet
 	for _, s := range sources {
-		plain = plain && s.classic && !s.gives
+		plain = plain && s.Classic && !s.gives
 	}
 	if !plain || slices.ContainsFunc(j.Request.Args, func(a string) bool { return !utf8.ValidString(a) }) {
 		return

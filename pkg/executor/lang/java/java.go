@@ -2,13 +2,13 @@ package java
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sandbox-run/sandbox-run/internal/javasource"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -146,7 +146,7 @@ func javaArgFile(names []string) []byte {
 
 // previewFlags returns the flags for a file with a main outside of a class: from JDK 25 none, from JDK 21 those of a preview.
 func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
-	if !slices.ContainsFunc(sources, func(s javaSource) bool { return s.compact }) {
+	if !slices.ContainsFunc(sources, func(s javaSource) bool { return s.Compact }) {
 		return nil, nil
 	}
 	major, _, _ := strings.Cut(j.Tool.Version, ".")
@@ -157,10 +157,15 @@ func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
 	case n >= 21:
 		return []string{"--enable-preview", "--release", major}, nil
 	}
-	return nil, &sandbox.Error{
-		Op: "java", Kind: sandbox.ErrInvalid, Hint: "public class Main { … }",
-		Err: fmt.Errorf("there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version),
-	}
+	return nil, sandbox.Errorf(sandbox.ErrInvalid, "java", "public class Main { … }",
+		"there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version)
+}
+
+// javaSource is a file of a program.
+type javaSource struct {
+	javasource.Source
+	path, given string // given is its path before it was renamed
+	gives       bool   // mentions an API that shows how its machine started
 }
 
 // readJava reads the sources, and gives each file the name that its public class demands.
@@ -176,10 +181,10 @@ func readJava(j *language.Job) ([]javaSource, error) {
 		if err != nil {
 			return nil, err
 		}
-		s, given := scanJava(text), f.Path
-		name := s.public
-		if name == "" && len(s.mains) == 1 && j.Request.Code != "" && j.Request.Name == "" {
-			name = s.mains[0] // code without a name: traces show the class name of its author
+		s, given := javaSource{Source: javasource.Scan(string(text))}, f.Path
+		name := s.Public
+		if name == "" && len(s.Mains) == 1 && j.Request.Code != "" && j.Request.Name == "" {
+			name = s.Mains[0] // code without a name: traces show the class name of its author
 		}
 		if name += ".java"; name != ".java" && path.Base(f.Path) != name {
 			if renamed := path.Join(path.Dir(f.Path), name); language.Find(j.Files, renamed) == nil {
@@ -193,14 +198,13 @@ func readJava(j *language.Job) ([]javaSource, error) {
 			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
 		}
 		s.path, s.given, s.gives = f.Path, given, givesAway(text)
-		if s.compact {
-			s.mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
+		if s.Compact {
+			s.Mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
 		}
 		sources = append(sources, s)
 	}
 	if len(sources) == 0 {
-		return nil, &sandbox.Error{Op: "files", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("no file ends in .java"),
-			Hint: "--lang, if it is another language"}
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "files", "--lang, if it is another language", "no file ends in .java")
 	}
 	return sources, nil
 }
@@ -214,8 +218,8 @@ func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	entry := path.Clean(j.Request.Entry)
 	var all, chosen []string
 	for _, s := range sources {
-		for _, class := range s.mains {
-			full := s.qualified(class)
+		for _, class := range s.Mains {
+			full := s.Qualified(class)
 			all = append(all, full)
 			if entry == full || entry == class {
 				return full, nil
@@ -232,18 +236,16 @@ func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	case i >= 0:
 		return chosen[i], nil
 	case len(chosen) > 1:
-		return "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
-			Err: fmt.Errorf("several classes have a main: %s", strings.Join(chosen, ", ")), Hint: "--entry " + chosen[0]}
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+chosen[0],
+			"several classes have a main: %s", strings.Join(chosen, ", "))
 	case len(all) > 0:
-		return "", &sandbox.Error{
-			Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry " + all[0],
-			Err: fmt.Errorf("%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", ")),
-		}
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+all[0],
+			"%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", "))
 	}
 	// javac may report another error of the program; if not, java reports that there is no main.
 	for _, s := range sources {
-		if len(s.classes) > 0 {
-			return s.qualified(s.classes[0]), nil
+		if len(s.Classes) > 0 {
+			return s.Qualified(s.Classes[0]), nil
 		}
 	}
 	return strings.TrimSuffix(path.Base(sources[0].path), ".java"), nil

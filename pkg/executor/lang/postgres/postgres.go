@@ -38,17 +38,11 @@ func plan(j *language.Job) error {
 		return err
 	}
 	if j.WarmDir == "" {
-		return &sandbox.Error{
-			Op: "postgres", Kind: sandbox.ErrUnsupported, Err: errors.New("there is no cache directory in which to keep a cluster"),
-			Hint: "set XDG_CACHE_HOME",
-		}
+		return sandbox.Errorf(sandbox.ErrUnsupported, "postgres", "set XDG_CACHE_HOME", "there is no cache directory in which to keep a cluster")
 	}
 	if j.OnForeignRoot() {
-		return &sandbox.Error{
-			Op: "postgres", Kind: sandbox.ErrUnsupported,
-			Err:  errors.New("its cluster is prepared on this machine, and this backend shows nothing of it"),
-			Hint: "--backend native, or --lang sql",
-		}
+		return sandbox.Errorf(sandbox.ErrUnsupported, "postgres", "--backend native, or --lang sql",
+			"its cluster is prepared on this machine, and this backend shows nothing of it")
 	}
 	w := &cluster{manager: j.Manager, kit: j.Kit, tool: j.Tool, image: j.Image, dir: prepared.ToolchainDir(j.WarmDir, j.Tool)}
 	j.Mount(w.path(), clusterInside)

@@ -3,7 +3,6 @@ package rust
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -54,14 +53,11 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 	if entry == "." || language.Find(j.Files, entry) == nil {
 		entry = rustMain(j, entry)
 		if entry == "" {
-			return nil, &sandbox.Error{
-				Op: "entry", Kind: sandbox.ErrInvalid, Hint: "--entry FILE",
-				Err: fmt.Errorf("which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", ")),
-			}
+			return nil, sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry FILE",
+				"which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", "))
 		}
 	}
-	edition := j.Request.Options.Edition
-	edition = cmp.Or(edition, defaultEdition)
+	edition := cmp.Or(j.Request.Options.Edition, defaultEdition)
 	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
 		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
 	}
@@ -88,14 +84,11 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 
 // rustMain returns the entry file of a tree without a manifest.
 func rustMain(j *language.Job, dir string) string {
-	files := j.Files
-	for _, m := range j.Language.Mains {
-		if p := path.Join(dir, m); language.Find(files, p) != nil {
-			return p
-		}
+	if main := language.FirstFile(j.Files, dir, j.Language.Mains); main != "" {
+		return main
 	}
 	var own []string
-	for _, f := range files {
+	for _, f := range j.Files {
 		if path.Ext(f.Path) == ".rs" && path.Dir(f.Path) == dir {
 			own = append(own, f.Path)
 		}
@@ -113,10 +106,8 @@ func planCargo(j *language.Job) (*language.Phase, error) {
 	}
 	cargo := j.Tool.Programs["cargo"]
 	if cargo == "" {
-		return nil, &sandbox.Error{
-			Op: "rust", Kind: sandbox.ErrUnsupported, Hint: "rustup component add cargo",
-			Err: fmt.Errorf("this is a Cargo project, and there is no cargo beside %s", j.Tool.Path),
-		}
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "rust", "rustup component add cargo",
+			"this is a Cargo project, and there is no cargo beside %s", j.Tool.Path)
 	}
 	env := map[string]string{
 		"CARGO_HOME": sandbox.HomeDir + "/.cargo", "CARGO_TARGET_DIR": language.BuildDir, "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
@@ -256,14 +247,14 @@ func chooseBinary(j *language.Job) (dir, bin string, err error) {
 		}
 		fallthrough
 	case len(chosen) > 1:
-		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
-			Err: fmt.Errorf("this project makes several programs: %s", strings.Join(choices, ", ")), Hint: "--entry " + choices[0]}
+		return "", "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+choices[0],
+			"this project makes several programs: %s", strings.Join(choices, ", "))
 	case asFile && j.Request.Entry != "":
-		return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%q is none of the project's programs", within),
-			Hint: "a file in src/bin, or a [[bin]] in Cargo.toml"}
+		return "", "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "a file in src/bin, or a [[bin]] in Cargo.toml",
+			"%q is none of the project's programs", within)
 	}
-	return "", "", &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid,
-		Err: fmt.Errorf("this project makes no program: there is neither src/main.rs nor a file in src/bin"), Hint: "--test, to run its tests"}
+	return "", "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--test, to run its tests",
+		"this project makes no program: there is neither src/main.rs nor a file in src/bin")
 }
 
 // readManifest reads the few lines of a manifest that matter here, one key per line, as is usual; cargo reads the rest.

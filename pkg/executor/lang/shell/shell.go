@@ -70,9 +70,7 @@ func whichShell(j *language.Job) (string, error) {
 		}
 	}
 	if j.Tool.Programs[name] == "" {
-		return "", &sandbox.Error{
-			Op: "lang", Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("there is no %s on this machine", name), Hint: "install it, or --lang shell",
-		}
+		return "", sandbox.Errorf(sandbox.ErrUnsupported, "lang", "install it, or --lang shell", "there is no %s on this machine", name)
 	}
 	return name, nil
 }
@@ -113,10 +111,8 @@ func findCommands(_ context.Context, j *language.Job) error {
 		return nil
 	}
 	if j.Image != nil {
-		return &sandbox.Error{
-			Op: "commands", Kind: sandbox.ErrUnsupported, Err: errors.New("they are chosen among this machine's programs, and an image has its own"),
-			Hint: "leave out --image, or make an image that has no others",
-		}
+		return sandbox.Errorf(sandbox.ErrUnsupported, "commands", "leave out --image, or make an image that has no others",
+			"they are chosen among this machine's programs, and an image has its own")
 	}
 	which, err := whichShell(j)
 	if err != nil {
@@ -191,9 +187,7 @@ func findCommand(name string) (string, error) {
 			return "", &sandbox.Error{Op: "commands", Kind: sandbox.ErrInvalid, Err: err}
 		}
 	}
-	return "", &sandbox.Error{
-		Op: "commands", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no program %q in %s", name, strings.Join(CommandDirs, ", ")),
-	}
+	return "", sandbox.Invalid("commands", "there is no program %q in %s", name, strings.Join(CommandDirs, ", "))
 }
 
 // shellBuiltins returns the commands that every shell has without a program.

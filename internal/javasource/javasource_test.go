@@ -1,11 +1,9 @@
-package java
+package javasource
 
 import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 const javaHello = "public class Hello { public static void main(String[] a) {} }\n"
@@ -35,18 +33,9 @@ func TestJavaIsRead(t *testing.T) {
 		{src: "class Unended { public static void main(String[] a) { \"", mains: []string{"Unended"}},
 		{src: ""},
 	} {
-		s := scanJava([]byte(c.src))
-		if s.pkg != c.pkg || s.public != c.public || !slices.Equal(s.mains, c.mains) || s.compact != c.compact {
+		s := Scan(c.src)
+		if s.Package != c.pkg || s.Public != c.public || !slices.Equal(s.Mains, c.mains) || s.Compact != c.compact {
 			t.Errorf("%q: %+v", c.src, s)
-		}
-	}
-}
-
-func TestHeapLeavesRoom(t *testing.T) {
-	for _, memory := range []sandbox.Size{2 * sandbox.MiB, 64 * sandbox.MiB, 128 * sandbox.MiB, 512 * sandbox.MiB, 8 * sandbox.GiB, 1 << 50} {
-		heap := javaHeap(memory)
-		if heap < 8*sandbox.MiB || memory >= 64*sandbox.MiB && (heap > memory-memory/8 || heap < memory/4) {
-			t.Errorf("of %s the heap gets %s", memory, heap)
 		}
 	}
 }
@@ -58,8 +47,8 @@ func FuzzJava(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, src string) {
-		s := scanJava([]byte(src))
-		for _, name := range append(slices.Clone(s.mains), s.classes...) {
+		s := Scan(src)
+		for _, name := range append(slices.Clone(s.Mains), s.Classes...) {
 			if name == "" || !strings.Contains(src, name) {
 				t.Fatalf("%q is not in %q", name, src)
 			}

@@ -1,4 +1,8 @@
-package java
+// Package javasource finds the declarations of Java sources without compiling them.
+//
+// It serves pkg/executor/lang/java, which names files after their classes, and pkg/template, which fits snippets in beside a harness. It
+// imports none of our packages. Scan is a pure function and may be called by several goroutines at once; its time is linear.
+package javasource
 
 import (
 	"slices"
@@ -7,38 +11,36 @@ import (
 	"unicode/utf8"
 )
 
-// javaSource describes a file before its compilation.
-type javaSource struct {
-	path    string
-	given   string // its path before it was renamed
-	pkg     string
-	public  string   // its public class, which decides the file name
-	classes []string // at the top
-	mains   []string // those of them that have a main
-	compact bool     // has a main outside of a class
-	classic bool     // every main is public, static, and takes arguments
-	gives   bool     // mentions an API that shows how its machine started
+// Source describes a file before its compilation.
+type Source struct {
+	Package string
+	Public  string   // its public class, which decides the file name
+	Classes []string // at the top
+	Mains   []string // those of them that have a main
+	Imports bool     // imports other classes
+	Compact bool     // has a main outside of a class
+	Classic bool     // every main is public, static, and takes arguments
 }
 
-// qualified returns the full name of one of its classes.
-func (s *javaSource) qualified(class string) string {
-	if s.pkg == "" {
+// Qualified returns the full name of one of its classes.
+func (s *Source) Qualified(class string) string {
+	if s.Package == "" {
 		return class
 	}
-	return s.pkg + "." + class
+	return s.Package + "." + class
 }
 
-// scanJava reads the words of a file, and follows braces, strings and comments to find declarations at the top level. It need not
+// Scan reads the words of a file, and follows braces, strings and comments to find declarations at the top level. It need not
 // understand a file that javac refuses.
-func scanJava(src []byte) javaSource {
+func Scan(src string) Source {
 	var (
-		s      = javaSource{classic: true}
+		s      = Source{Classic: true}
 		depth  int
 		parens int
 		recent []string  // words since the last ; { or }
 		class  string    // the current class at the top level
 		prev   [2]string // words, the last one second
-		words  = javaWords{rest: string(src)}
+		words  = tokens{rest: src}
 	)
 	for {
 		w := words.next()
@@ -50,9 +52,9 @@ func scanJava(src []byte) javaSource {
 			if parens == 0 {
 				if name := declaredClass(recent); name != "" && depth == 0 {
 					class = name
-					s.classes = append(s.classes, name)
+					s.Classes = append(s.Classes, name)
 					if slices.Contains(recent, "public") {
-						s.public = name
+						s.Public = name
 					}
 				}
 				recent = nil
@@ -66,8 +68,9 @@ func scanJava(src []byte) javaSource {
 			}
 		case ";":
 			if depth == 0 && len(recent) > 1 && recent[0] == "package" {
-				s.pkg = strings.Join(recent[1:], "")
+				s.Package = strings.Join(recent[1:], "")
 			}
+			s.Imports = s.Imports || depth == 0 && len(recent) > 0 && recent[0] == "import"
 			if parens == 0 {
 				recent = nil
 			}
@@ -75,12 +78,12 @@ func scanJava(src []byte) javaSource {
 			// void main(…) in a class at the top, or beside all classes.
 			if prev == [2]string{"void", "main"} && parens == 0 {
 				// One without arguments is of the kind that only newer machines take.
-				s.classic = s.classic && slices.Contains(recent, "public") && slices.Contains(recent, "static") && !words.closes()
+				s.Classic = s.Classic && slices.Contains(recent, "public") && slices.Contains(recent, "static") && !words.closes()
 				switch {
 				case depth == 0:
-					s.compact = true
-				case depth == 1 && class != "" && !slices.Contains(s.mains, class):
-					s.mains = append(s.mains, class)
+					s.Compact = true
+				case depth == 1 && class != "" && !slices.Contains(s.Mains, class):
+					s.Mains = append(s.Mains, class)
 				}
 			}
 			parens++
@@ -114,64 +117,64 @@ func declaredClass(words []string) string {
 	return ""
 }
 
-// javaWords splits a source into identifiers and single characters. It leaves out comments, and a literal is one character.
-type javaWords struct{ rest string }
+// tokens splits a source into identifiers and single characters. It leaves out comments, and a literal is one character.
+type tokens struct{ rest string }
 
 // next returns the next word, or "" at the end.
-func (j *javaWords) next() string {
+func (t *tokens) next() string {
 	for {
-		j.rest = strings.TrimLeftFunc(j.rest, unicode.IsSpace)
-		s := j.rest
+		t.rest = strings.TrimLeftFunc(t.rest, unicode.IsSpace)
+		s := t.rest
 		switch {
 		case s == "":
 			return ""
 		case strings.HasPrefix(s, "//"):
-			j.skip("\n", 2, false)
+			t.skip("\n", 2, false)
 		case strings.HasPrefix(s, "/*"):
-			j.skip("*/", 2, false)
+			t.skip("*/", 2, false)
 		case strings.HasPrefix(s, `"""`):
-			j.skip(`"""`, 3, true)
+			t.skip(`"""`, 3, true)
 			return `"`
 		case s[0] == '"' || s[0] == '\'':
-			j.skip(s[:1], 1, true)
+			t.skip(s[:1], 1, true)
 			return `"`
 		default:
 			r, n := utf8.DecodeRuneInString(s)
-			if isJavaLetter(r) {
-				end := strings.IndexFunc(s, func(r rune) bool { return !isJavaLetter(r) && !unicode.IsDigit(r) })
+			if isLetter(r) {
+				end := strings.IndexFunc(s, func(r rune) bool { return !isLetter(r) && !unicode.IsDigit(r) })
 				if end < 0 {
 					end = len(s)
 				}
 				n = end
 			}
-			j.rest = s[n:]
+			t.rest = s[n:]
 			return s[:n]
 		}
 	}
 }
 
 // closes reports whether the next word is a closing parenthesis.
-func (j *javaWords) closes() bool {
-	ahead := *j
+func (t *tokens) closes() bool {
+	ahead := *t
 	return ahead.next() == ")"
 }
 
-func isJavaLetter(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) }
+func isLetter(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) }
 
 // skip moves past the next end mark that no backslash escapes.
-func (j *javaWords) skip(end string, from int, escapes bool) {
-	s := j.rest
+func (t *tokens) skip(end string, from int, escapes bool) {
+	s := t.rest
 	for i := from; i < len(s); i++ {
 		switch {
 		case escapes && s[i] == '\\':
 			i++
 		case escapes && len(end) == 1 && s[i] == '\n': // not a literal
-			j.rest = s[i:]
+			t.rest = s[i:]
 			return
 		case strings.HasPrefix(s[i:], end):
-			j.rest = s[i+len(end):]
+			t.rest = s[i+len(end):]
 			return
 		}
 	}
-	j.rest = ""
+	t.rest = ""
 }
