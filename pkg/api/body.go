@@ -3,6 +3,8 @@ package api
 import (
 	"mime"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -10,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// readBody reads a JSON body within its bounds of size and time. The caller calls release when it no longer uses the body.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+// ReadBody reads a JSON body within the bounds of the policy. The caller calls release when it no longer uses the body.
+func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if body, ok := r.Context().Value(bodyKey{}).([]byte); ok { // see WithBody
 		return body, func() {}, nil
 	}
@@ -56,8 +58,8 @@ func wantJSON(r *http.Request) error {
 	return nil
 }
 
-// negotiate returns the content type that the client prefers among those offered. The first is the default.
-func negotiate(r *http.Request, offered ...string) (string, error) {
+// Negotiate returns the content type that the client prefers among those offered. The first is the default.
+func Negotiate(r *http.Request, offered ...string) (string, error) {
 	accept := r.Header.Values("Accept")
 	if len(accept) == 0 {
 		return offered[0], nil
@@ -94,21 +96,11 @@ func matches(pattern, kind string) bool {
 
 // readQuality reads a number from 0 to 1 with up to three decimals; it returns 0 for invalid text.
 func readQuality(text string) float64 {
-	if len(text) > 5 || text == "" || text[0] != '0' && text[0] != '1' {
+	if !quality.MatchString(text) {
 		return 0
 	}
-	q, scale := 0.0, 1.0
-	for i, c := range text {
-		switch {
-		case i == 1 && c == '.':
-		case c >= '0' && c <= '9' && i == 0:
-			q = float64(c - '0')
-		case c >= '0' && c <= '9' && i > 1:
-			scale /= 10
-			q += float64(c-'0') * scale
-		default:
-			return 0
-		}
-	}
+	q, _ := strconv.ParseFloat(text, 64) // a text of this form is a number
 	return min(q, 1)
 }
+
+var quality = regexp.MustCompile(`^[01](\.[0-9]{0,3})?$`)

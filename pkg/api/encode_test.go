@@ -79,7 +79,7 @@ func FuzzQuery(f *testing.F) {
 			}
 		}
 		_, _, _ = readCursor(query)
-		_, _ = negotiate(&http.Request{Header: http.Header{"Accept": {query, last}}}, wire.TypeJSON, wire.TypeSSE)
+		_, _ = Negotiate(&http.Request{Header: http.Header{"Accept": {query, last}}}, wire.TypeJSON, wire.TypeSSE)
 	})
 }
 

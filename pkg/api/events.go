@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -76,38 +77,8 @@ func (o *stream) writeHead() {
 	o.w.WriteHeader(http.StatusOK)
 }
 
-// write sends and flushes lines, which are numbered from first on.
-func (o *stream) write(first uint64, lines []byte) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.sse {
-		return o.send(lines)
-	}
-	o.buf = o.buf[:0]
-	for len(lines) > 0 {
-		line, rest, _ := bytes.Cut(lines, []byte("\n"))
-		o.buf = append(appendField(o.buf, first, kindOf(line)), line...)
-		o.buf = append(o.buf, "\n\n"...)
-		lines = rest
-		first++
-	}
-	return o.send(o.buf)
-}
-
-// appendField appends the fields before an event's line in a stream of server-sent events.
-func appendField(b []byte, seq uint64, kind string) []byte {
-	b = append(b, "id: "...)
-	b = strconv.AppendUint(b, seq, 10)
-	b = append(b, "\nevent: "...)
-	b = append(b, kind...)
-	return append(b, "\ndata: "...)
-}
-
-// portion sends lines that a reader has read; the first and the last may be incomplete.
+// portion sends and flushes lines; the first and the last may be incomplete.
 func (o *stream) portion(p portion) error {
-	if !p.continued && !p.open {
-		return o.write(p.first, p.data)
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.inLine = p.open
@@ -115,19 +86,17 @@ func (o *stream) portion(p portion) error {
 		return o.send(p.data)
 	}
 	o.buf = o.buf[:0]
-	if !p.continued {
-		o.buf = appendField(o.buf, p.first, kindOf(p.data))
-	}
-	o.buf = append(o.buf, p.data...)
-	if !p.open {
-		o.buf = append(o.buf, '\n')
+	for seq, rest := p.first, p.data; len(rest) > 0; seq++ {
+		line, after, whole := bytes.Cut(rest, []byte("\n"))
+		if seq > p.first || !p.continued {
+			o.buf = fmt.Appendf(o.buf, "id: %d\nevent: %s\ndata: ", seq, kindOf(line))
+		}
+		if o.buf = append(o.buf, line...); whole {
+			o.buf = append(o.buf, "\n\n"...)
+		}
+		rest = after
 	}
 	return o.send(o.buf)
-}
-
-// writeResult sends the last line.
-func (o *stream) writeResult(seq uint64, line *resultLine) error {
-	return line.send(seq, o.portion)
 }
 
 // notice sends a message that is no event.
@@ -212,7 +181,7 @@ func (l *live) end() (next uint64) {
 
 // events handles GET /v1/runs/{id}/events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
-	kind, err := negotiate(r, wire.TypeNDJSON, wire.TypeSSE)
+	kind, err := Negotiate(r, wire.TypeNDJSON, wire.TypeSSE)
 	if err != nil {
 		return err
 	}
@@ -228,8 +197,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent) // ends the reconnects of an EventSource
 		return nil
 	}
-	ctx, stop := s.until(r.Context())
-	defer stop()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	unhook := context.AfterFunc(s.closing, cancel) // streams do not keep the server from ending
+	defer unhook()
 	out := newStream(w, kind)
 	out.mu.Lock()
 	out.writeHead()
@@ -242,16 +213,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	defer stopKeepAlive()
 	s.replay(ctx, run, from, out.portion, out.notice)
 	return nil
-}
-
-// until returns a context that also ends with the server, so that streams do not keep it from ending.
-func (s *Server) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	unhook := context.AfterFunc(s.closing, cancel)
-	return ctx, func() {
-		unhook()
-		cancel()
-	}
 }
 
 // replay sends the events of a run from that number to the last, and reports gaps. It returns whether it reached the end.
@@ -291,33 +252,19 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 
 // readFrom returns the number of the first event to send: from the query, or after the client's Last-Event-ID.
 func readFrom(r *http.Request) (uint64, error) {
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		n, err := readSeq(last)
+	name, text, next := "Last-Event-ID", r.Header.Get("Last-Event-ID"), uint64(1)
+	if text == "" {
+		query, err := readQuery(r, "from")
 		if err != nil {
-			return 0, WrongField(wire.CodeInvalid, "Last-Event-ID", "%s", err)
+			return 0, err
 		}
-		return n + 1, nil
+		if name, text, next = "from", query.Get("from"), 0; text == "" {
+			return 1, nil
+		}
 	}
-	query, err := readQuery(r, "from")
-	if err != nil {
-		return 0, err
-	}
-	from := query.Get("from")
-	if from == "" {
-		return 1, nil
-	}
-	n, err := readSeq(from)
-	if err != nil {
-		return 0, WrongField(wire.CodeInvalid, "from", "%s", err)
-	}
-	return n, nil
-}
-
-// readSeq reads the number of an event.
-func readSeq(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 63)
-	if err != nil || text[0] == '+' {
-		return 0, errors.New("not the number of an event; give a number from 0 on")
+	if err != nil {
+		return 0, WrongField(wire.CodeInvalid, name, "not the number of an event; give a number from 0 on")
 	}
-	return n, nil
+	return n + next, nil
 }

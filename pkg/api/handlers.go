@@ -20,7 +20,7 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 func (s *Server) handler(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 		}
 	})
 }
@@ -101,7 +101,7 @@ func (s *Server) readRun(w http.ResponseWriter, r *http.Request) (run *wire.Run,
 	if _, err := readQuery(r); err != nil {
 		return nil, nil, nil, err
 	}
-	body, release, err = s.readBody(w, r)
+	body, release, err = s.ReadBody(w, r)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -114,7 +114,7 @@ func (s *Server) readRun(w http.ResponseWriter, r *http.Request) (run *wire.Run,
 
 // run handles POST /v1/run: the whole result, or a stream of events. A client that disconnects cancels its run.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
-	kind, err := negotiate(r, wire.TypeJSON, wire.TypeSSE, wire.TypeNDJSON)
+	kind, err := Negotiate(r, wire.TypeJSON, wire.TypeSSE, wire.TypeNDJSON)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer s.unregisterRun(a)
 	s.setWaitingJob(a, j)
-	in := attach(ctx, j)
+	in := attach(j)
 	defer in.close()
 	w.Header().Set(wire.HeaderRunID, j.ID)
 	if way == WayStream {
@@ -170,7 +170,7 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 	stopKeepAlive := out.keepAlive()
 	defer stopKeepAlive()
 	feed := &live{to: func(seq uint64, line []byte) {
-		if err := out.write(seq, line); err != nil {
+		if err := out.portion(portion{first: seq, data: line}); err != nil {
 			a.stop(err)
 		}
 	}}
@@ -186,7 +186,7 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 		defer f.Close()
 		release := s.results.count(j.Principal.ID, f.Document.Memory())
 		defer release()
-		_ = out.writeResult(next, newResultLine(next, time.Now(), f.Document))
+		_ = newResultLine(next, time.Now(), f.Document).send(next, out.portion)
 		if j.receipt != nil {
 			_ = out.notice(wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
 		}

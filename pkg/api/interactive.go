@@ -39,17 +39,13 @@ func (s *Server) interactive(w http.ResponseWriter, r *http.Request) error {
 			return
 		}
 		if release != nil { // the message was read, but the run is refused
-			s.observer.Refused(ctx, s.refused(ctx, r, err))
-			_ = c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, err)})
+			p := s.Problem(ctx, err)
+			s.observer.Refused(ctx, refused(ctx, r, p))
+			_ = c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: p})
 			_ = conn.Close(websocket.StatusNormalClosure, "")
 			release()
 		}
 	})
-}
-
-func (s *Server) refused(ctx context.Context, r *http.Request, err error) Refused {
-	p := s.Problem(ctx, err)
-	return Refused{Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail}
 }
 
 // readFirstMessage reads the first message, within the bounds of a body, and prepares its run. release is nil if there was no message.
@@ -90,7 +86,7 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 		return
 	}
 	defer s.unregisterRun(a)
-	in := attach(running, j)
+	in := attach(j)
 	defer in.close()
 	c.run = &run{stop: a.stop, input: in, over: make(chan struct{})}
 	var goroutines sync.WaitGroup
@@ -138,7 +134,7 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 		defer f.Close()
 		release := s.results.count(j.Principal.ID, f.Document.Memory())
 		defer release()
-		_ = c.result(ctx, newResultLine(next, time.Now(), f.Document))
+		_ = newResultLine(next, time.Now(), f.Document).send(0, func(p portion) error { return c.portion(ctx, p) })
 		if j.receipt != nil {
 			_ = c.notice(ctx, wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
 		}

@@ -236,7 +236,7 @@ func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*
 	if c.OnEvent != nil {
 		j.req.OnEvent = feed.event
 	}
-	stdin := attach(ctx, j)
+	stdin := attach(j)
 	defer stdin.close()
 	f := s.runJob(ctx, j)
 	feed.end()

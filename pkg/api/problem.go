@@ -116,14 +116,20 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 
 // failure logs a failure of the server under an id, and returns a problem with that id.
 func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
-	id := newID()
+	p, id := newFailure()
 	s.log.ErrorContext(ctx, "request failed", "id", id, "error", err)
-	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
-	p.Instance = "urn:sandbox-run:failure:" + id
 	if s.opts.Auth == nil {
 		p.Detail = withoutHint(err, p)
 	}
 	return p
+}
+
+// newFailure makes a problem that has only an id, under which the caller logs the cause.
+func newFailure() (p *wire.Problem, id string) {
+	id = newID()
+	p = newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
+	p.Instance = "urn:sandbox-run:failure:" + id
+	return p, id
 }
 
 // executorProblem makes a problem of an error of the executor, with the field names of the API.
@@ -203,19 +209,21 @@ func draining() *wire.Problem {
 	return p
 }
 
-// fail answers with a problem. It reports the problem to the observer, unless it is the error of a run.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+// Fail answers with the problem of an error. It reports the problem to the observer, unless the error is that of a run.
+func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	ctx := r.Context()
 	p := s.Problem(ctx, err)
 	var ofRun *ranError
 	if !errors.As(err, &ofRun) {
-		s.observer.Refused(ctx, Refused{
-			Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail,
-		})
+		s.observer.Refused(ctx, refused(ctx, r, p))
 	}
 	// net/http reads the rest of the body, to use the connection again; bound that.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout))
 	WriteProblem(w, p)
+}
+
+func refused(ctx context.Context, r *http.Request, p *wire.Problem) Refused {
+	return Refused{Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail}
 }
 
 const unreadTimeout = 3 * time.Second

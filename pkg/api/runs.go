@@ -68,7 +68,7 @@ func (s *Server) newRunOf(ctx context.Context, a *active, j *job, body []byte) *
 		Digest:  j.digest,
 		Request: json.RawMessage(body), Key: j.key,
 	}, newJournal(s.runs.store.dir, j.ID, &s.opts.Keep))
-	r.stop, r.input, r.request = a.stop, attach(ctx, j), j.run
+	r.stop, r.input, r.request = a.stop, attach(j), j.run
 	return r
 }
 
@@ -143,11 +143,7 @@ func (s *Server) keepWebhook(ctx context.Context, c record, run *wire.Run, docum
 	if run == nil || run.Webhook == nil || s.opts.Webhooks == nil {
 		return func() {}
 	}
-	send, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, wire.RunInfo{
-		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
-		Verdict: c.Verdict,
-		Error:   c.Problem, Receipt: c.Receipt,
-	}, document)
+	send, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, c.info(), document)
 	if err != nil {
 		s.log.ErrorContext(ctx, "webhook not queued", "run", c.ID, "error", err)
 		return func() {}

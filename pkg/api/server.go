@@ -63,10 +63,10 @@ type Server struct {
 	closed        bool
 	active        map[*active]struct{}
 	authenticated map[*authenticatedRequest]struct{}
-	idle          chan struct{} // closed when active becomes empty; nil without a waiter
-	queued        int           // runs in active that wait for admission
-	requests      int           // being answered
-	quiet         chan struct{} // made by Close, which refuses further requests; closed when the last one ends
+	queued        int            // runs in active that wait for admission
+	running       sync.WaitGroup // the runs in active; none is added once draining is set
+	ended         bool           // Close refuses further requests
+	requests      sync.WaitGroup // being answered; none is added once ended is set
 }
 
 // active is a run under way, from its acceptance to its end.
@@ -162,7 +162,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		WriteProblem(w, draining())
 		return
 	}
-	defer s.endRequest()
+	defer s.requests.Done()
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -177,40 +177,37 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(answer, r)
 }
 
-// beginRequest counts a request, unless the server has ended; endRequest removes it.
+// beginRequest counts a request, unless the server has ended.
 func (s *Server) beginRequest() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.quiet != nil {
-		return false
+	if !s.ended {
+		s.requests.Add(1)
 	}
-	s.requests++
-	return true
-}
-
-func (s *Server) endRequest() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.requests--; s.requests == 0 && s.quiet != nil {
-		close(s.quiet)
-	}
+	return !s.ended
 }
 
 // refuseRequests refuses further requests, and waits a while for those under way. It returns whether they have ended.
 func (s *Server) refuseRequests() bool {
 	s.mu.Lock()
-	s.quiet = make(chan struct{})
-	if s.requests == 0 {
-		close(s.quiet)
-	}
-	quiet := s.quiet
+	s.ended = true
 	s.mu.Unlock()
 	select {
-	case <-quiet:
+	case <-whenDone(&s.requests):
 		return true
 	case <-time.After(requestsTimeout):
 		return false
 	}
+}
+
+// whenDone returns a channel that is closed when the group is done.
+func whenDone(group *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		group.Wait()
+	}()
+	return done
 }
 
 // requestsTimeout bounds the end of requests after all runs have ended.
@@ -240,13 +237,11 @@ func (s *Server) answerPanic(a *answer, r *http.Request, cause any) {
 	if cause == http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity
 		panic(cause)
 	}
-	id := newID()
+	p, id := newFailure()
 	s.log.ErrorContext(r.Context(), "panic", "id", id, "route", r.Pattern, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	if a.begun {
 		panic(http.ErrAbortHandler) // abort: the client must not see a partial answer as complete
 	}
-	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
-	p.Instance = "urn:sandbox-run:failure:" + id
 	WriteProblem(a, p)
 }
 
@@ -257,12 +252,12 @@ func (s *Server) answerUnknown(w http.ResponseWriter, r *http.Request, handler h
 	if seen.status == http.StatusMethodNotAllowed {
 		allow := seen.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		s.fail(w, r, newProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
+		s.Fail(w, r, newProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
 		return
 	}
 	p := newProblem(wire.CodeNotFound, "no resource at %.200q", r.URL.Path)
 	p.Hint = "GET " + wire.PathOpenAPI
-	s.fail(w, r, p)
+	s.Fail(w, r, p)
 }
 
 // headRecorder records status and headers of an answer.
@@ -288,7 +283,7 @@ func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 				err = newProblem(wire.CodeForbidden, "the key needs the scope %s", a.Scope)
 			}
 			if err != nil {
-				s.fail(w, r, err)
+				s.Fail(w, r, err)
 				return
 			}
 			s.setVersion(w)
@@ -297,7 +292,7 @@ func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 			defer leave()
 		}
 		if !a.Draining && s.isDraining() {
-			s.fail(w, r, draining())
+			s.Fail(w, r, draining())
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -371,6 +366,7 @@ func (s *Server) registerRun(ctx context.Context) (context.Context, *active, err
 		return nil, nil, errDraining
 	}
 	s.active[a] = struct{}{}
+	s.running.Add(1)
 	return ctx, a, nil
 }
 
@@ -399,10 +395,7 @@ func (s *Server) unregisterRun(a *active) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.active, a)
-	if len(s.active) == 0 && s.idle != nil {
-		close(s.idle)
-		s.idle = nil
-	}
+	s.running.Done()
 }
 
 // addQueued changes the number of runs that wait for admission.
@@ -410,22 +403,6 @@ func (s *Server) addQueued(by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queued += by
-}
-
-// whenIdle returns a channel that is closed once no run is under way.
-func (s *Server) whenIdle() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.idle == nil {
-		s.idle = make(chan struct{})
-		if len(s.active) == 0 {
-			closed := s.idle
-			s.idle = nil
-			close(closed)
-			return closed
-		}
-	}
-	return s.idle
 }
 
 // stopTimeout bounds the end of cancelled runs: their grace, and the cleanup.
@@ -437,7 +414,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
-	idle := s.whenIdle()
+	idle := whenDone(&s.running)
 	select {
 	case <-idle:
 		return nil

@@ -174,11 +174,6 @@ func (c *socketConn) portion(ctx context.Context, p portion) error {
 	return err
 }
 
-// result sends the last line.
-func (c *socketConn) result(ctx context.Context, line *resultLine) error {
-	return line.send(0, func(p portion) error { return c.portion(ctx, p) })
-}
-
 // lines sends events, one message each.
 func (c *socketConn) lines(ctx context.Context, lines []byte) error {
 	for len(lines) > 0 {

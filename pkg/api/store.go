@@ -53,6 +53,13 @@ type record struct {
 	Request   json.RawMessage   `json:"request,omitempty"` // until the run ends
 }
 
+func (c *record) info() wire.RunInfo {
+	return wire.RunInfo{
+		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
+		Verdict: c.Verdict, Error: c.Problem, Receipt: c.Receipt,
+	}
+}
+
 // segmentRecord is a segment of a journal. A segment without a file follows the record itself.
 type segmentRecord struct {
 	First uint64 `json:"first"`
@@ -124,10 +131,8 @@ func (s *store) write(name string, parts ...[]byte) error {
 	return nil
 }
 
-func encodeRecord(r *record) []byte { return appendJSON(nil, r) }
-
 // accept stores a run that is to be run.
-func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, encodeRecord(r)) }
+func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, appendJSON(nil, r)) }
 
 // begin marks a run as started. A power cut may lose the mark: then it is run again.
 func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
@@ -142,7 +147,7 @@ func (s *store) finish(r *record, j *journal) error {
 	for _, seg := range segments {
 		r.Segments = append(r.Segments, segmentRecord{seg.first, seg.count, seg.size, seg.file})
 	}
-	head := encodeRecord(r)
+	head := appendJSON(nil, r)
 	if err := s.write(r.ID+suffixDone, head, memory); err != nil {
 		return err
 	}

@@ -190,28 +190,19 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	}
 	defer out.Close()
 	sum := sha256.New()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if f.size += int64(n); f.size > int64(u.keep.Upload) {
-				return f, false, newProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
-			}
-			if err := u.reserve(owner, int64(n), 0); err != nil {
-				return f, false, err
-			}
-			reserved += int64(n)
-			_, _ = sum.Write(buf[:n])
-			if _, err := out.Write(buf[:n]); err != nil {
-				return f, false, err
-			}
+	room := writerFunc(func(b []byte) (int, error) {
+		n := int64(len(b))
+		if f.size += n; f.size > int64(u.keep.Upload) {
+			return 0, newProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
 		}
-		if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			break
+		if err := u.reserve(owner, n, 0); err != nil {
+			return 0, err
 		}
-		if err != nil {
-			return f, false, bodyError(err)
-		}
+		reserved += n
+		return len(b), nil
+	})
+	if _, err := io.Copy(io.MultiWriter(room, sum, out), from); err != nil {
+		return f, false, bodyError(err)
 	}
 	f.digest = hex.EncodeToString(sum.Sum(nil))
 	f.name, f.expires = key+"."+f.digest, u.now().Add(u.keep.UploadFor)
