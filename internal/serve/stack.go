@@ -265,7 +265,7 @@ func (r *running) options() (api.Options, error) {
 			Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
 			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, WritableRoot: s.WritableRoot, MaxBody: s.MaxBody,
 		},
-		Audit: r.stack.audit, Log: r.log,
+		Log: r.log,
 		Dir: dir, Keep: api.Keep{For: s.KeepFor, Runs: s.KeepRuns, Total: s.KeepSize, Spill: s.SpillSize},
 		Version: r.serving.Version,
 	}, nil

@@ -22,7 +22,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	}
 	most := int64(s.opts.Policy.MaxBody)
 	if r.ContentLength > most {
-		return nil, nil, newProblem(wire.CodeTooLarge, "the body has %d bytes; at most %s are accepted", r.ContentLength, sandbox.Size(most))
+		return nil, nil, wire.NewProblem(wire.CodeTooLarge, "the body has %d bytes; at most %s are accepted", r.ContentLength, sandbox.Size(most))
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout)) // fails without a connection, as in some tests
@@ -38,7 +38,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 // bodyError turns the error of a body that ends too early into a problem.
 func bodyError(err error) error {
 	if strings.Contains(err.Error(), "unexpected EOF") {
-		return newProblem(wire.CodeMalformed, "the body ends before the length that was announced")
+		return wire.NewProblem(wire.CodeMalformed, "the body ends before the length that was announced")
 	}
 	return err
 }
@@ -48,12 +48,12 @@ func wantJSON(r *http.Request) error {
 	kind, params, err := mime.ParseMediaType(given)
 	charset := params["charset"]
 	if err != nil || kind != wire.TypeJSON || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		p := newProblem(wire.CodeMediaType, "Content-Type %.80q is not accepted; send %s", given, wire.TypeJSON)
+		p := wire.NewProblem(wire.CodeMediaType, "Content-Type %.80q is not accepted; send %s", given, wire.TypeJSON)
 		p.Hint = "curl --json '{…}'"
 		return p
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return newProblem(wire.CodeMediaType, "Content-Encoding %.40q is not accepted; send the body uncompressed", e)
+		return wire.NewProblem(wire.CodeMediaType, "Content-Encoding %.40q is not accepted; send the body uncompressed", e)
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func Negotiate(r *http.Request, offered ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", newProblem(wire.CodeNotAccepted, "this resource is available as %s", strings.Join(offered, ", "))
+		return "", wire.NewProblem(wire.CodeNotAccepted, "this resource is available as %s", strings.Join(offered, ", "))
 	}
 	return best, nil
 }

@@ -264,7 +264,7 @@ func readFrom(r *http.Request) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
-		return 0, WrongField(wire.CodeInvalid, name, "not the number of an event; give a number from 0 on")
+		return 0, wire.WrongField(wire.CodeInvalid, name, "not the number of an event; give a number from 0 on")
 	}
 	return n + next, nil
 }

@@ -75,25 +75,17 @@ func readQuery(r *http.Request, known ...string) (url.Values, error) {
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, newProblem(wire.CodeMalformed, "query: decode: %s", err)
+		return nil, wire.NewProblem(wire.CodeMalformed, "query: decode: %s", err)
 	}
 	for name, values := range query {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, WrongField(wire.CodeInvalid, clipped(name), "unknown parameter; use %s", strings.Join(known, ", "))
+			return nil, wire.WrongField(wire.CodeInvalid, wire.Clip(name), "unknown parameter; use %s", strings.Join(known, ", "))
 		case len(values) > 1:
-			return nil, WrongField(wire.CodeInvalid, name, "given %d times; give it once", len(values))
+			return nil, wire.WrongField(wire.CodeInvalid, name, "given %d times; give it once", len(values))
 		}
 	}
 	return query, nil
-}
-
-func clipped(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // readRun reads and decodes the body of a run. The caller calls release when it no longer uses the body.

@@ -67,7 +67,7 @@ func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *
 	}
 	conn.SetReadLimit(maxMessage)
 	if kind != websocket.MessageText {
-		return nil, release, newProblem(wire.CodeMalformed, "send text messages, not binary ones")
+		return nil, release, wire.NewProblem(wire.CodeMalformed, "send text messages, not binary ones")
 	}
 	run, err := wire.Decode(body)
 	if err != nil {

@@ -48,9 +48,9 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 	if way != WayAsync {
 		switch {
 		case run.Interactive && way != WayInteractive:
-			return nil, WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
+			return nil, wire.WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
 		case run.Webhook != nil:
-			return nil, WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
+			return nil, wire.WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
 		}
 	}
 	var err error
@@ -79,18 +79,18 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 	passOn(run, &j.req)
 	if run.Backend != "" || run.Runtime != "" {
 		if s.opts.ExecutorFor == nil {
-			return nil, WrongField(wire.CodeUnsupported, "backend", "this server has only one backend; leave the field out")
+			return nil, wire.WrongField(wire.CodeUnsupported, "backend", "this server has only one backend; leave the field out")
 		}
 		if j.executor, err = s.opts.ExecutorFor(run.Backend, run.Runtime); err != nil {
 			return nil, err
 		}
 	}
 	if run.Receipt && s.opts.Receipts == nil {
-		return nil, WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
+		return nil, wire.WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
 	}
 	if run.Webhook != nil {
 		if s.opts.Webhooks == nil {
-			return nil, WrongField(wire.CodeUnsupported, "webhook", "%s", WebhooksDisabled)
+			return nil, wire.WrongField(wire.CodeUnsupported, "webhook", "%s", WebhooksDisabled)
 		}
 		if err := s.opts.Webhooks.Check(ctx, p, run.Webhook); err != nil {
 			return nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
-	"github.com/sandbox-run/sandbox-run/pkg/audit"
+
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
@@ -32,8 +32,7 @@ type Options struct {
 	Receipts Receipts
 	// Webhooks reports finished runs; nil: requests with a webhook are refused.
 	Webhooks Webhooks
-	// Audit is for observers. The executor has its own reference, and the server itself writes nothing to it.
-	Audit *audit.Log
+
 	// Log gets failures of the server itself; nil means none. Code and secrets are never logged.
 	Log *slog.Logger
 	// Middleware is between Auth and the routes, the first outermost: PrincipalFrom returns the principal.

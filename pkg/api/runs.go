@@ -239,7 +239,7 @@ func (s *Server) reportLost(f found) {
 	now := time.Now()
 	c := f.record
 	c.State, c.Ended, c.Request = wire.StateLost, &now, nil
-	c.Problem = newProblem(wire.CodeLost, "the server ended while the run was under way; no process of it is left")
+	c.Problem = wire.NewProblem(wire.CodeLost, "the server ended while the run was under way; no process of it is left")
 	c.Problem.Hint = "submit the run again"
 	request, _ := wire.Decode(f.Request) // it was valid when it was accepted
 	send := s.keepWebhook(context.Background(), c, request, nil)
@@ -275,7 +275,7 @@ func (s *Server) find(r *http.Request) (*run, error) {
 	id := r.PathValue("id")
 	run := s.runs.get(PrincipalFrom(r.Context()).ID, id)
 	if run == nil {
-		return nil, newProblem(wire.CodeNotFound, "run %.40q does not exist or is no longer kept", id)
+		return nil, wire.NewProblem(wire.CodeNotFound, "run %.40q does not exist or is no longer kept", id)
 	}
 	return run, nil
 }
@@ -348,12 +348,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	limit := defaultPage
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
-			return WrongField(wire.CodeInvalid, "limit", "give a number from 1 to %d", maxPage)
+			return wire.WrongField(wire.CodeInvalid, "limit", "give a number from 1 to %d", maxPage)
 		}
 	}
 	runs, next, err := s.runs.list(PrincipalFrom(r.Context()).ID, query.Get("cursor"), limit)
 	if err != nil {
-		return WrongField(wire.CodeInvalid, "cursor", "%s", err)
+		return wire.WrongField(wire.CodeInvalid, "cursor", "%s", err)
 	}
 	page := wire.RunList{Runs: make([]wire.RunInfo, 0, len(runs)), Next: next}
 	for _, run := range runs {
@@ -393,10 +393,10 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !run.isOver() {
-		return newProblem(wire.CodeConflict, "the run is still under way; try again later")
+		return wire.NewProblem(wire.CodeConflict, "the run is still under way; try again later")
 	}
 	if p := run.problem(); p != nil {
-		return newProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
+		return wire.NewProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
 	}
 	document, leave, err := run.result()
 	if err != nil {
@@ -429,14 +429,14 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 			switch {
 			case f.Path != candidate:
 			case f.Reason != "":
-				return newProblem(wire.CodeConflict, "%.200q was not copied out: %s", name, f.Reason)
+				return wire.NewProblem(wire.CodeConflict, "%.200q was not copied out: %s", name, f.Reason)
 			default:
 				serveBytes(w, path.Base(name), f.Data)
 				return nil
 			}
 		}
 	}
-	p := newProblem(wire.CodeNotFound, "the run has no output file %.200q", name)
+	p := wire.NewProblem(wire.CodeNotFound, "the run has no output file %.200q", name)
 	p.Hint = "list it in out, such as *.png or results/**"
 	return p
 }

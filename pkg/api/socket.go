@@ -77,7 +77,7 @@ func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, use func(conte
 
 // wantSocket checks the handshake, because the library's errors do not help a client.
 func wantSocket(r *http.Request) error {
-	p := newProblem(wire.CodeMalformed, "connect with a WebSocket client that offers the subprotocol %s", wire.Subprotocol)
+	p := wire.NewProblem(wire.CodeMalformed, "connect with a WebSocket client that offers the subprotocol %s", wire.Subprotocol)
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		p.Status = http.StatusUpgradeRequired
 		return p
@@ -268,7 +268,7 @@ func (c *socketConn) handleMessage(ctx context.Context) bool {
 		c.setCloseReason(err.Error())
 		return false
 	case err != nil && ctx.Err() == nil:
-		return c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) == nil
+		return c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: wire.NewProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) == nil
 	}
 	return true
 }

@@ -90,7 +90,7 @@ func keyOf(owner, id string) string {
 func checkUploadID(id string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if id == "" || len(id) > 128 || strings.Trim(id, letters) != "" || strings.Trim(id, ".") == "" {
-		return WrongField(wire.CodeInvalid, "id", "%.40q is no id; use 1 to 128 letters, digits, dots, dashes and underscores", id)
+		return wire.WrongField(wire.CodeInvalid, "id", "%.40q is no id; use 1 to 128 letters, digits, dots, dashes and underscores", id)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	room := writerFunc(func(b []byte) (int, error) {
 		n := int64(len(b))
 		if f.size += n; f.size > int64(u.keep.Upload) {
-			return 0, newProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
+			return 0, wire.NewProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
 		}
 		if err := u.reserve(owner, n, 0); err != nil {
 			return 0, err
@@ -258,7 +258,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	most := s.opts.Keep.Upload
 	if r.ContentLength > int64(most) {
-		return newProblem(wire.CodeTooLarge, "the file has %d bytes; at most %s are accepted", r.ContentLength, most)
+		return wire.NewProblem(wire.CodeTooLarge, "the file has %d bytes; at most %s are accepted", r.ContentLength, most)
 	}
 	control := http.NewResponseController(w)
 	// Allow the largest file at 64 KiB per second.
@@ -284,11 +284,11 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
 	}
 	f, err := s.uploads.get(PrincipalFrom(r.Context()).ID, id)
 	if err != nil {
-		return newProblem(wire.CodeNotFound, "%s", err)
+		return wire.NewProblem(wire.CodeNotFound, "%s", err)
 	}
 	file, err := s.uploads.open(f)
 	if err != nil {
-		return newProblem(wire.CodeNotFound, "%s", err)
+		return wire.NewProblem(wire.CodeNotFound, "%s", err)
 	}
 	defer file.Close()
 	serveHead(w, id, f.size)
@@ -304,7 +304,7 @@ func (s *Server) discard(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !s.uploads.remove(keyOf(PrincipalFrom(r.Context()).ID, id)) {
-		return newProblem(wire.CodeNotFound, "%s", errNoUpload)
+		return wire.NewProblem(wire.CodeNotFound, "%s", errNoUpload)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

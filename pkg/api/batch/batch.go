@@ -124,7 +124,7 @@ func (h *Handler) check(b *wire.Batch) error {
 		if b.Run == nil {
 			field = "runs"
 		}
-		p := api.WrongField(wire.CodeCeiling, field, "%d items are above the operator's maximum of %d", n, h.o.Items)
+		p := wire.WrongField(wire.CodeCeiling, field, "%d items are above the operator's maximum of %d", n, h.o.Items)
 		p.Hint, p.Errors[0].Ceiling = "send several batches", strconv.Itoa(h.o.Items)
 		return p
 	}
@@ -132,10 +132,10 @@ func (h *Handler) check(b *wire.Batch) error {
 		return nil
 	}
 	if h.o.Webhooks == nil {
-		return api.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
+		return wire.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
 	}
 	if err := h.o.Webhooks.Check(webhook.Hook(*b.Webhook)); err != nil {
-		return api.WrongField(wire.CodeInvalid, "webhook", "%s", err)
+		return wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 	}
 	return nil
 }

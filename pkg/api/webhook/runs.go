@@ -59,10 +59,8 @@ func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *s
 
 // without returns a run whose result is left out.
 func without(run wire.RunInfo, why string) wire.RunInfo {
-	run.Error = &wire.Problem{
-		Type: wire.ProblemBase + wire.CodeTooLarge, Code: wire.CodeTooLarge, Title: "The result is too large to be sent", Status: 413,
-		Detail: why, Hint: "GET " + wire.PathRuns + "/" + run.ID,
-	}
+	run.Error = wire.NewProblem(wire.CodeTooLarge, "%s", why)
+	run.Error.Title, run.Error.Hint = "The result is too large to be sent", "GET "+wire.PathRuns+"/"+run.ID
 	return run
 }
 

@@ -92,13 +92,7 @@ func DecodeBatch(body []byte) (*Batch, error) {
 	if err := DecodeStrict(body, b); err != nil {
 		return nil, err
 	}
-	wrong := func(field, message string) error {
-		return &Problem{
-			Type: ProblemBase + CodeInvalid, Code: CodeInvalid, Title: "A field of the request is wrong", Status: 422,
-			Detail: field + ": " + message,
-			Errors: []FieldError{{Field: field, Message: message}},
-		}
-	}
+	wrong := func(field, message string) error { return WrongField(CodeInvalid, field, "%s", message) }
 	switch {
 	case b.Runs != nil && (b.Run != nil || b.Inputs != nil):
 		return nil, wrong("runs", "give either runs, or run and inputs")
