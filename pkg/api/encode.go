@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -19,7 +19,7 @@ import (
 // because there are many, and reflection would cost more than passing them on.
 func appendEvent(b []byte, ev *sandbox.Event) []byte {
 	if ev.Kind != sandbox.EventStdout && ev.Kind != sandbox.EventStderr {
-		return appendJSON(b, ev.Document())
+		return wire.AppendJSON(b, ev.Document())
 	}
 	b = append(b, `{"seq":`...)
 	b = strconv.AppendUint(b, ev.Seq, 10)
@@ -86,18 +86,6 @@ func appendString(b, s []byte) []byte {
 	}
 	b = append(b, s[start:]...)
 	return append(b, '"')
-}
-
-// appendJSON appends a document with its newline, as the command line prints it.
-func appendJSON(b []byte, doc any) []byte {
-	out := bytes.NewBuffer(b)
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(doc); err != nil {
-		// All our documents can be encoded: floats are finite, and maps have string keys.
-		panic("api: encode " + err.Error())
-	}
-	return out.Bytes()
 }
 
 // The text around the result in the last line of a stream.

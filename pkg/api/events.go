@@ -9,81 +9,38 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/api/internal/keepalive"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Timeouts of streams.
-const (
-	keepAliveInterval = 15 * time.Second // between two keep-alive comments, so that proxies keep the connection
-	stallTimeout      = 2 * time.Minute  // how long a client may read nothing
-)
-
-// stream writes events as lines, or as server-sent events. mu excludes the keep-alive goroutine.
-type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	sse     bool
-
-	mu     sync.Mutex
-	begun  bool
+// eventStream writes events as lines, or as server-sent events.
+type eventStream struct {
+	*stream.Stream
 	inLine bool // a line was sent in part
-	err    error
 	buf    []byte
-
-	deadline sync.Mutex // for shortenDeadline, while a writer holds mu
-	leaving  bool
 }
 
-// setWriteDeadline sets the deadline of the next write.
-func (o *stream) setWriteDeadline() {
-	o.deadline.Lock()
-	defer o.deadline.Unlock()
-	timeout := stallTimeout
-	if o.leaving {
-		timeout = farewellTimeout
+// newEventStream makes a stream for as long as a request lasts. The caller calls done when it has sent all.
+func newEventStream(ctx context.Context, w http.ResponseWriter, kind string) (o *eventStream, done func()) {
+	o = &eventStream{Stream: stream.New(w, kind)}
+	unhookRevoked := whenRevoked(ctx, o.ShortenDeadline)
+	stopKeepAlive := o.KeepAlive(func() bool { return !o.inLine })
+	return o, func() {
+		stopKeepAlive()
+		unhookRevoked()
+		o.ClearDeadline()
 	}
-	_ = o.control.SetWriteDeadline(time.Now().Add(timeout)) // fails without a connection, as in some tests
-}
-
-// shortenDeadline shortens the write deadline of a client whose key was revoked.
-func (o *stream) shortenDeadline() {
-	o.deadline.Lock()
-	o.leaving = true
-	o.deadline.Unlock()
-	o.setWriteDeadline()
-}
-
-func newStream(w http.ResponseWriter, kind string) *stream {
-	return &stream{w: w, control: http.NewResponseController(w), sse: kind == wire.TypeSSE}
-}
-
-// writeHead sends the head. mu is held.
-func (o *stream) writeHead() {
-	if o.begun {
-		return
-	}
-	o.begun = true
-	h := o.w.Header()
-	h.Set("Content-Type", wire.TypeNDJSON)
-	if o.sse {
-		h.Set("Content-Type", wire.TypeSSE)
-	}
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // tells proxies not to buffer
-	o.w.WriteHeader(http.StatusOK)
 }
 
 // portion sends and flushes lines; the first and the last may be incomplete.
-func (o *stream) portion(p portion) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (o *eventStream) portion(p portion) error {
+	o.Lock()
+	defer o.Unlock()
 	o.inLine = p.open
-	if !o.sse {
-		return o.send(p.data)
+	if o.Kind != wire.TypeSSE {
+		return o.Send(p.data)
 	}
 	o.buf = o.buf[:0]
 	for seq, rest := p.first, p.data; len(rest) > 0; seq++ {
@@ -96,58 +53,18 @@ func (o *stream) portion(p portion) error {
 		}
 		rest = after
 	}
-	return o.send(o.buf)
+	return o.Send(o.buf)
 }
 
 // notice sends a message that is no event.
-func (o *stream) notice(n wire.Notice) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	line := appendJSON(nil, n)
-	if o.sse {
+func (o *eventStream) notice(n wire.Notice) error {
+	o.Lock()
+	defer o.Unlock()
+	line := wire.AppendJSON(nil, n)
+	if o.Kind == wire.TypeSSE {
 		line = append(append([]byte("event: "+n.Kind+"\ndata: "), line...), '\n')
 	}
-	return o.send(line)
-}
-
-// send writes and flushes. mu is held.
-func (o *stream) send(b []byte) error {
-	if o.err != nil {
-		return o.err
-	}
-	o.writeHead()
-	o.setWriteDeadline()
-	if _, o.err = o.w.Write(b); o.err == nil {
-		o.err = o.control.Flush()
-	}
-	if errors.Is(o.err, http.ErrNotSupported) {
-		o.err = nil
-	}
-	return o.err
-}
-
-// clearDeadline removes the deadline: the connection may serve other requests.
-func (o *stream) clearDeadline() { _ = o.control.SetWriteDeadline(time.Time{}) }
-
-// started reports whether the head was sent. Later problems are sent as notices.
-func (o *stream) started() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.begun
-}
-
-// keepAlive sends keep-alive comments once the stream has begun. stop waits until the last one is sent.
-func (o *stream) keepAlive() (stop func()) {
-	if !o.sse {
-		return func() {}
-	}
-	return keepalive.Start(keepAliveInterval, func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.begun && !o.inLine {
-			_ = o.send([]byte(":\n\n")) // the next event returns the error
-		}
-	})
+	return o.Send(line)
 }
 
 // live encodes the executor's events as lines for one reader. It drops events that arrive after the run was cancelled.
@@ -201,16 +118,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	unhook := context.AfterFunc(s.closing, cancel) // streams do not keep the server from ending
 	defer unhook()
-	out := newStream(w, kind)
-	out.mu.Lock()
-	out.writeHead()
-	_ = out.control.Flush() // the client sees the head at once
-	out.mu.Unlock()
-	defer out.clearDeadline()
-	unhookRevoked := whenRevoked(r.Context(), out.shortenDeadline)
-	defer unhookRevoked()
-	stopKeepAlive := out.keepAlive()
-	defer stopKeepAlive()
+	out, done := newEventStream(r.Context(), w, kind)
+	defer done()
+	out.Lock()
+	_ = out.Send(nil) // the client sees the head at once
+	out.Unlock()
 	s.replay(ctx, run, from, out.portion, out.notice)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
@@ -51,7 +52,7 @@ func answerDocument(w http.ResponseWriter, size int64, parts ...io.WriterTo) {
 	h.Set("Content-Length", strconv.FormatInt(size, 10))
 	control := http.NewResponseController(w)
 	out := writerFunc(func(b []byte) (int, error) {
-		_ = control.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails without a connection, as in some tests
+		_ = control.SetWriteDeadline(time.Now().Add(stream.StallTimeout)) // fails without a connection, as in some tests
 		return w.Write(b)
 	})
 	w.WriteHeader(http.StatusOK)
@@ -155,12 +156,8 @@ func setReceipt(w http.ResponseWriter, j *job) {
 
 // runStream runs a job and sends its events. Before the first event, an error has a status of its own.
 func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind string, j *job, a *active) error {
-	out := newStream(w, kind)
-	defer out.clearDeadline()
-	unhookRevoked := whenRevoked(ctx, out.shortenDeadline)
-	defer unhookRevoked()
-	stopKeepAlive := out.keepAlive()
-	defer stopKeepAlive()
+	out, done := newEventStream(ctx, w, kind)
+	defer done()
 	feed := &live{to: func(seq uint64, line []byte) {
 		if err := out.portion(portion{first: seq, data: line}); err != nil {
 			a.stop(err)
@@ -170,7 +167,7 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 	f := s.runJob(ctx, j)
 	next := feed.end()
 	switch {
-	case f.Err != nil && !out.started():
+	case f.Err != nil && !out.Started():
 		return &ranError{f.Err}
 	case f.Err != nil:
 		_ = out.notice(wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, f.Err)})

@@ -107,7 +107,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	if !h.Ready && check != "live" {
 		status = http.StatusServiceUnavailable
 	}
-	answerJSON(w, status, appendJSON(nil, h))
+	answerJSON(w, status, wire.AppendJSON(nil, h))
 	return nil
 }
 
@@ -122,6 +122,6 @@ func (s *Server) languages(w http.ResponseWriter, r *http.Request) error {
 			found[i].Path = "" // clients must not see paths of the server
 		}
 	}
-	answerJSON(w, http.StatusOK, appendJSON(nil, wire.Languages{Languages: found}))
+	answerJSON(w, http.StatusOK, wire.AppendJSON(nil, wire.Languages{Languages: found}))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -100,7 +101,7 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 	if j.run.Interactive { // in large steps: short input needs no acknowledgement
 		goroutines.Go(func() {
 			c.acknowledge(listening, window/8, func(n wire.Notice) error {
-				return c.conn.Write(writing, websocket.MessageText, appendJSON(nil, n))
+				return c.conn.Write(writing, websocket.MessageText, wire.AppendJSON(nil, n))
 			})
 		})
 	}
@@ -119,12 +120,12 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 		if j.run.Interactive { // other runs get no acknowledgements
 			ready.Window = window
 		}
-		if err := c.conn.Write(writing, websocket.MessageText, appendJSON(nil, ready)); err != nil {
+		if err := c.conn.Write(writing, websocket.MessageText, wire.AppendJSON(nil, ready)); err != nil {
 			a.stop(errGone)
 		}
 	}
 	f := s.runJob(running, j)
-	stuck := time.AfterFunc(stallTimeout, cut) // after the program's end, an unread event is waited for this long only
+	stuck := time.AfterFunc(stream.StallTimeout, cut) // after the program's end, an unread event is waited for this long only
 	next := feed.end()
 	stuck.Stop()
 	in.close()

@@ -42,7 +42,7 @@ func digestOf(body []byte) string {
 // prepare checks a run against policy, ceilings and the server's abilities.
 func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.Run, digest string) (*job, error) {
 	j := &job{
-		Info: Info{ID: newID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, executor: s.opts.Executor,
+		Info: Info{ID: NewID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, executor: s.opts.Executor,
 		digest: digest,
 	}
 	if way != WayAsync {

@@ -35,8 +35,8 @@ func TestAsDescribed(t *testing.T) {
 	for _, line := range lines(t, bytes.NewReader(w.ask(200, "GET", wire.PathRuns+"/"+id+"/events", ""))) {
 		check("Event", line)
 	}
-	check("Event", appendJSON(nil, wire.Notice{Kind: wire.KindGap, From: 1, To: 2}))
-	check("Event", appendJSON(nil, wire.Notice{Kind: wire.KindError, Problem: wire.NewProblem(wire.CodeLost, "x")}))
+	check("Event", wire.AppendJSON(nil, wire.Notice{Kind: wire.KindGap, From: 1, To: 2}))
+	check("Event", wire.AppendJSON(nil, wire.Notice{Kind: wire.KindError, Problem: wire.NewProblem(wire.CodeLost, "x")}))
 	check("Upload", w.ask(201, "PUT", wire.PathFiles+"/x", "x"))
 	check("Languages", w.ask(200, "GET", wire.PathLanguages, ""))
 	check("Health", w.ask(200, "GET", wire.PathHealth, ""))

@@ -80,7 +80,7 @@ func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
 
 // newFailure makes a problem that has only an id, under which the caller logs the cause.
 func newFailure() (p *wire.Problem, id string) {
-	id = newID()
+	id = NewID()
 	p = wire.NewProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
 	p.Instance = "urn:sandbox-run:failure:" + id
 	return p, id
@@ -203,5 +203,5 @@ func WriteProblem(w http.ResponseWriter, p *wire.Problem) {
 		h.Set("Connection", "close") // do not read the rest of the body
 	}
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(appendJSON(nil, p)) // fails when the client is gone
+	_, _ = w.Write(wire.AppendJSON(nil, p)) // fails when the client is gone
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// newID returns 128 random bits in hexadecimal.
-func newID() string {
+// NewID returns 128 random bits in hexadecimal.
+func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])

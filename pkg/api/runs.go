@@ -57,7 +57,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 	info := run.info(false)
 	w.Header().Set("Location", wire.PathRuns+"/"+j.ID)
 	w.Header().Set(wire.HeaderRunID, j.ID)
-	answerJSON(w, http.StatusAccepted, appendJSON(nil, info))
+	answerJSON(w, http.StatusAccepted, wire.AppendJSON(nil, info))
 	return nil
 }
 
@@ -304,7 +304,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	if document == nil {
-		answerJSON(w, http.StatusOK, appendJSON(nil, info))
+		answerJSON(w, http.StatusOK, wire.AppendJSON(nil, info))
 		return nil
 	}
 	before, after := around(info)
@@ -315,9 +315,9 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 
 // around returns the JSON of a run before and after its result, which may be large.
 func around(info wire.RunInfo) (before, after []byte) {
-	place, _ := json.Marshal(newID()) // a random string, which no field contains
+	place, _ := json.Marshal(NewID()) // a random string, which no field contains
 	info.Result = place
-	before, after, _ = bytes.Cut(appendJSON(nil, info), place)
+	before, after, _ = bytes.Cut(wire.AppendJSON(nil, info), place)
 	return before, after
 }
 
@@ -359,14 +359,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	for _, run := range runs {
 		page.Runs = append(page.Runs, run.info(false))
 	}
-	answerJSON(w, http.StatusOK, appendJSON(nil, page))
+	answerJSON(w, http.StatusOK, wire.AppendJSON(nil, page))
 	return nil
 }
 
 // remove handles DELETE /v1/runs/{id}: it cancels a run that is under way (202), and deletes a finished one (204).
 func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 	if j := s.cancelWaiting(r.PathValue("id"), PrincipalFrom(r.Context()).ID); j != nil {
-		answerJSON(w, http.StatusAccepted, appendJSON(nil, &wire.RunInfo{
+		answerJSON(w, http.StatusAccepted, wire.AppendJSON(nil, &wire.RunInfo{
 			ID: j.ID, State: wire.StateRunning, Language: j.Language, Accepted: j.Accepted,
 		}))
 		return nil
@@ -382,7 +382,7 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 	}
 	run.cancel(errForgotten)
 	info := run.info(false)
-	answerJSON(w, http.StatusAccepted, appendJSON(nil, info))
+	answerJSON(w, http.StatusAccepted, wire.AppendJSON(nil, info))
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/interval"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -56,7 +57,9 @@ type Server struct {
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
-	serving sync.WaitGroup // background goroutines
+	serving sync.WaitGroup // asynchronous runs
+
+	stopReviews []func() // of what is kept, and of the keys of requests under way
 
 	mu            sync.Mutex
 	draining      bool
@@ -117,31 +120,18 @@ func New(o Options) (*Server, error) {
 	s.runs = newRunStore(st, o.Keep)
 	s.routes()
 	s.loadRuns()
-	s.serving.Go(s.maintain)
+	s.stopReviews = []func(){
+		interval.Start(10*time.Second, func() {
+			s.runs.prune()
+			s.uploads.removeExpired()
+		}),
+		interval.Start(checkInterval, s.endRevoked),
+	}
 	return s, nil
 }
 
 // checkInterval is how often the keys of requests under way are checked.
 const checkInterval = time.Second
-
-// maintain removes expired runs and uploads at intervals, and ends requests whose keys were revoked.
-func (s *Server) maintain() {
-	ticker := time.NewTicker(10 * time.Second)
-	defer ticker.Stop()
-	look := time.NewTicker(checkInterval)
-	defer look.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			s.runs.prune()
-			s.uploads.removeExpired()
-		case <-look.C:
-			s.endRevoked()
-		case <-s.closing.Done():
-			return
-		}
-	}
-}
 
 // Handler returns the handler of all routes.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
@@ -450,6 +440,9 @@ func (s *Server) Close() error {
 		err = nil // the cancellation was intended
 	}
 	s.close()
+	for _, stop := range s.stopReviews {
+		stop()
+	}
 	s.serving.Wait()
 	if !s.refuseRequests() {
 		return errors.Join(err, errors.New("api: close: some clients do not read their answers; their files stay open"))

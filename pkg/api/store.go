@@ -132,7 +132,7 @@ func (s *store) write(name string, parts ...[]byte) error {
 }
 
 // accept stores a run that is to be run.
-func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, appendJSON(nil, r)) }
+func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, wire.AppendJSON(nil, r)) }
 
 // begin marks a run as started. A power cut may lose the mark: then it is run again.
 func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
@@ -147,7 +147,7 @@ func (s *store) finish(r *record, j *journal) error {
 	for _, seg := range segments {
 		r.Segments = append(r.Segments, segmentRecord{seg.first, seg.count, seg.size, seg.file})
 	}
-	head := appendJSON(nil, r)
+	head := wire.AppendJSON(nil, r)
 	if err := s.write(r.ID+suffixDone, head, memory); err != nil {
 		return err
 	}

@@ -172,7 +172,7 @@ func (u *uploads) count(owner string, size, number int64) {
 // put reads a file to its end and stores it.
 func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool, err error) {
 	key := keyOf(owner, id)
-	name := key + ".in-" + newID()
+	name := key + ".in-" + NewID()
 	f.owner = owner
 	if err := u.reserve(owner, 0, 1); err != nil {
 		return f, false, err
@@ -272,7 +272,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	if replaced {
 		status = http.StatusOK
 	}
-	answerJSON(w, status, appendJSON(nil, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires}))
+	answerJSON(w, status, wire.AppendJSON(nil, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires}))
 	return nil
 }
 

@@ -3,8 +3,6 @@ package batch
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -108,7 +106,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	t := &batch{
 		h: h, b: b, principal: api.PrincipalFrom(ctx), parallel: min(h.o.Parallel, b.Len()), out: newWriter(w, kind, cancel),
-		summary: wire.BatchSummary{ID: newID(), Items: b.Len(), Verdicts: map[string]int{}},
+		summary: wire.BatchSummary{ID: api.NewID(), Items: b.Len(), Verdicts: map[string]int{}},
 	}
 	if b.Parallel > 0 {
 		t.parallel = min(t.parallel, int(b.Parallel))
@@ -138,12 +136,6 @@ func (h *Handler) check(b *wire.Batch) error {
 		return wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 	}
 	return nil
-}
-
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // sendWebhook queues the webhook that reports the end of the batch.
