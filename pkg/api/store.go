@@ -72,7 +72,7 @@ const (
 	suffixQueued  = ".q"
 	suffixRunning = ".r"
 	suffixDone    = ".d"
-	temporary     = ".tmp"
+	temporary     = userdir.Temporary
 	lockName      = "lock"
 )
 
@@ -102,37 +102,18 @@ func (s *store) close() {
 	_ = s.dir.Close()
 }
 
-// write makes a file atomically.
-func (s *store) write(name string, parts ...[]byte) error {
-	f, err := s.dir.Open(name+temporary, userdir.Write)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	err = f.Truncate(0) // a leftover of the same name
-	for _, p := range parts {
-		if err == nil {
-			_, err = f.Write(p)
-		}
-	}
-	if err == nil && s.durable {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = s.dir.Rename(name+temporary, name)
-	}
-	if err != nil {
-		_ = s.dir.Remove(name + temporary)
-		return err
-	}
-	if s.durable {
-		return s.dir.Sync()
-	}
-	return nil
+// accept stores a run that is to be run.
+func (s *store) accept(r *record) error {
+	return s.write(r.ID+suffixQueued, wire.AppendJSON(nil, r), nil)
 }
 
-// accept stores a run that is to be run.
-func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, wire.AppendJSON(nil, r)) }
+func (s *store) write(name string, head, events []byte) error {
+	return s.dir.Replace(name, s.durable, func(w io.Writer) error {
+		_, err := w.Write(head)
+		_, failed := w.Write(events)
+		return errors.Join(err, failed)
+	})
+}
 
 // begin marks a run as started. A power cut may lose the mark: then it is run again.
 func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
@@ -186,7 +167,7 @@ func (s *store) load() (runs []found, problems []error) {
 	for _, n := range names {
 		id, suffix := strings.TrimSuffix(n, filepath.Ext(n)), filepath.Ext(n)
 		switch {
-		case suffix == temporary:
+		case suffix == temporary, suffix == ".tmp": // a version before this one had another suffix
 			_ = s.dir.Remove(n)
 		case suffix == suffixDone, suffix == suffixRunning && !all[id+suffixDone],
 			suffix == suffixQueued && !all[id+suffixDone] && !all[id+suffixRunning]:
