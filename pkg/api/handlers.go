@@ -120,7 +120,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if kind != wire.TypeJSON {
 		way = WayStream
 	}
-	j, err := s.prepare(r.Context(), PrincipalFrom(r.Context()), way, run, digestOf(body))
+	j, err := s.prepare(PrincipalFrom(r.Context()), way, run, digestOf(body))
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *
 	if err != nil {
 		return nil, release, err
 	}
-	j, err = s.prepare(ctx, p, WayInteractive, run, digestOf(body))
+	j, err = s.prepare(p, WayInteractive, run, digestOf(body))
 	return j, release, err
 }
 

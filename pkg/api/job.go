@@ -40,7 +40,7 @@ func digestOf(body []byte) string {
 }
 
 // prepare checks a run against policy, ceilings and the server's abilities.
-func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.Run, digest string) (*job, error) {
+func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*job, error) {
 	j := &job{
 		Info: Info{ID: NewID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, executor: s.opts.Executor,
 		digest: digest,
@@ -92,8 +92,8 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 		if s.opts.Webhooks == nil {
 			return nil, wire.WrongField(wire.CodeUnsupported, "webhook", "%s", WebhooksDisabled)
 		}
-		if err := s.opts.Webhooks.Check(ctx, p, run.Webhook); err != nil {
-			return nil, err
+		if err := s.opts.Webhooks.Check(run.Webhook); err != nil {
+			return nil, wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 		}
 	}
 	weight := s.weigh(j)
@@ -222,7 +222,7 @@ type Call struct {
 // observers. It is for mounted routes, such as batches. The error means that the run was refused; Finished.Err that it has no result.
 // Problem makes an answer of either. The caller closes the Finished.
 func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*Finished, error) {
-	j, err := s.prepare(ctx, p, WayBatch, run, c.RequestSHA256)
+	j, err := s.prepare(p, WayBatch, run, c.RequestSHA256)
 	if err != nil {
 		return nil, err
 	}

@@ -303,7 +303,7 @@ type Receipts interface {
 // Webhooks reports finished runs.
 type Webhooks interface {
 	// Check refuses an invalid or forbidden webhook, before the run is accepted.
-	Check(ctx context.Context, p *Principal, hook *wire.Webhook) error
+	Check(hook *wire.Webhook) error
 	// Keep stores the webhook of a finished run on disk. It is sent once send is called, or after a restart: a receiver learns of a run only
 	// when it can get it, and a crash loses no webhook. The result is in result, not in run; it may be large, and is nil where there is none.
 	Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error)

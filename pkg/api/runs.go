@@ -26,7 +26,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	p := PrincipalFrom(r.Context())
-	j, err := s.prepare(r.Context(), p, WayAsync, request, digestOf(body))
+	j, err := s.prepare(p, WayAsync, request, digestOf(body))
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (s *Server) resume(c record) {
 	var j *job
 	if err == nil {
 		p := c.Principal
-		j, err = s.prepare(ctx, &p, WayAsync, request, c.Digest)
+		j, err = s.prepare(&p, WayAsync, request, c.Digest)
 	}
 	if err != nil {
 		r := newRun(c, newJournal(s.runs.store.dir, c.ID, &s.opts.Keep))

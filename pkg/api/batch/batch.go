@@ -27,24 +27,14 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Server is the part of api.Server that a batch uses.
-type Server interface {
-	Do(ctx context.Context, p *api.Principal, run *wire.Run, c api.Call) (*api.Finished, error)
-	ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error)
-	Problem(ctx context.Context, err error) *wire.Problem
-	Fail(w http.ResponseWriter, r *http.Request, err error)
-}
-
-var _ Server = (*api.Server)(nil)
-
 // Handler handles POST /v1/batch.
 type Handler struct {
 	o      Options
-	server Server
+	server *api.Server
 }
 
 // New makes a handler, which needs no closing.
-func New(s Server, o Options) *Handler {
+func New(s *api.Server, o Options) *Handler {
 	o.Items = cmp.Or(o.Items, 1000)
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	o.RetryTimeout = cmp.Or(o.RetryTimeout, 5*time.Minute)
@@ -132,7 +122,7 @@ func (h *Handler) check(b *wire.Batch) error {
 	if h.o.Webhooks == nil {
 		return wire.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
 	}
-	if err := h.o.Webhooks.Check(webhook.Hook(*b.Webhook)); err != nil {
+	if err := h.o.Webhooks.Check(b.Webhook); err != nil {
 		return wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 	}
 	return nil
@@ -146,7 +136,7 @@ func (t *batch) sendWebhook() {
 	body, err := json.Marshal(webhook.Message{Type: webhook.TypeBatch, Timestamp: time.Now(), Data: t.summary})
 	if err == nil {
 		err = t.h.o.Webhooks.Send(webhook.Delivery{
-			ID: t.summary.ID, Owner: t.principal.ID, Hook: webhook.Hook(*t.b.Webhook), Body: body,
+			ID: t.summary.ID, Owner: t.principal.ID, Hook: t.b.Webhook, Body: body,
 		})
 	}
 	if err != nil {
