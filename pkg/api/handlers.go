@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 )
 
 // handler answers a request. Its error is sent as a problem, if no answer was begun.
@@ -120,7 +121,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if kind != wire.TypeJSON {
 		way = WayStream
 	}
-	j, err := s.prepare(PrincipalFrom(r.Context()), way, run, digestOf(body))
+	j, err := s.prepare(PrincipalFrom(r.Context()), way, run, audit.Digest(body))
 	if err != nil {
 		return err
 	}

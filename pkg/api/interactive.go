@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -74,7 +75,7 @@ func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *
 	if err != nil {
 		return nil, release, err
 	}
-	j, err = s.prepare(p, WayInteractive, run, digestOf(body))
+	j, err = s.prepare(p, WayInteractive, run, audit.Digest(body))
 	return j, release, err
 }
 

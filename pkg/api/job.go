@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,11 +31,6 @@ type job struct {
 
 // WebhooksDisabled is the message for a webhook on a server without webhooks.
 const WebhooksDisabled = "webhooks are disabled on this server; its operator enables them with --webhooks"
-
-func digestOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
-}
 
 // prepare checks a run against policy, ceilings and the server's abilities.
 func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*job, error) {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -134,8 +135,6 @@ func passOn(run *wire.Run, req *executor.Request) {
 			env[name] = value
 		}
 	}
-	for name, value := range req.Env {
-		env[name] = value
-	}
+	maps.Copy(env, req.Env)
 	req.Env = env
 }

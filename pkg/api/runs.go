@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -26,7 +27,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	p := PrincipalFrom(r.Context())
-	j, err := s.prepare(p, WayAsync, request, digestOf(body))
+	j, err := s.prepare(p, WayAsync, request, audit.Digest(body))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/receipt"
 )
 
@@ -50,7 +51,7 @@ func sign(by *receipt.Signer, f *api.Finished) (json.RawMessage, error) {
 	}
 	if st.StdinSHA256 == "" && f.Run != nil && !f.Run.Interactive { // sign the given input, whether the program has read it or not
 		if given, err := stdinOf(f.Run); err == nil {
-			st.StdinSHA256 = receipt.Digest(given)
+			st.StdinSHA256 = audit.Digest(given)
 		}
 	}
 	if evidence.Entry.Seq != 0 {

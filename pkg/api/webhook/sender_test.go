@@ -349,7 +349,8 @@ func TestRestart(t *testing.T) {
 	o.First, o.Longest, o.Attempts = time.Hour, time.Hour, 2
 	s, _ := newSender(t, o)
 	for i := range 5 {
-		must(t, s.Send(Delivery{ID: fmt.Sprint("run-", i), Owner: "k", Hook: &wire.Webhook{URL: rc.URL, Secret: secret}, Body: fmt.Appendf(nil, `{"n":%d}`, i)}))
+		must(t, s.Send(Delivery{ID: fmt.Sprint("run-", i), Owner: "k", Hook: &wire.Webhook{URL: rc.URL, Secret: secret},
+			Body: fmt.Appendf(nil, `{"n":%d}`, i)}))
 	}
 	for range 5 {
 		await(t, rc.hits)

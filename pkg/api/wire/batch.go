@@ -36,11 +36,10 @@ func (r Run) With(i *Input) *Run {
 		r.Stdin, r.StdinEncoding = i.Stdin, i.StdinEncoding
 	}
 	if len(i.Env) > 0 {
-		r.Env = maps.Clone(r.Env)
-		if r.Env == nil {
-			r.Env = map[string]string{}
-		}
-		maps.Copy(r.Env, i.Env)
+		env := map[string]string{}
+		maps.Copy(env, r.Env)
+		maps.Copy(env, i.Env)
+		r.Env = env
 	}
 	if len(i.In) > 0 {
 		r.In = append(slices.Clone(r.In), i.In...)
