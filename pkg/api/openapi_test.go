@@ -14,7 +14,7 @@ import (
 // TestAsDescribed: answers match the OpenAPI document, field by field.
 func TestAsDescribed(t *testing.T) {
 	w := newTestServer(t)
-	schemas := w.api.OpenAPI().Components.Schemas
+	schemas := w.operations.Components.Schemas
 	check := func(name string, document []byte) {
 		t.Helper()
 		var data any

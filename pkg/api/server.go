@@ -41,19 +41,19 @@ type Access struct {
 
 // Server is the HTTP API. See the package comment for its lifecycle.
 type Server struct {
-	opts     Options
-	log      *slog.Logger
-	observer Observer
-	mux      *http.ServeMux
-	api      huma.API
-	spec     specification
-	runs     *runStore
-	uploads  *uploads
-	bodies   memoryAccount // bodies in memory
-	results  memoryAccount // results in memory, which clients may be slow to read
-	outputs  sandbox.OutputStore
-	deep     deepCheck
-	scratch  string // a temporary directory to remove at the end; empty: none
+	opts       Options
+	log        *slog.Logger
+	observer   Observer
+	mux        *http.ServeMux
+	operations *huma.OpenAPI
+	spec       specification
+	runs       *runStore
+	uploads    *uploads
+	bodies     memoryAccount // bodies in memory
+	results    memoryAccount // results in memory, which clients may be slow to read
+	outputs    sandbox.OutputStore
+	deep       deepCheck
+	scratch    string // a temporary directory to remove at the end; empty: none
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -135,10 +135,6 @@ const checkInterval = time.Second
 
 // Handler returns the handler of all routes.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
-
-// API returns the registry of operations for the OpenAPI document. Operations have the same checks as those of Mount, with the Access that
-// Operation.Metadata has under the key "access".
-func (s *Server) API() huma.API { return s.api }
 
 // Mount adds a route of another package, with the server's checks. pattern is that of http.ServeMux, with a method.
 func (s *Server) Mount(pattern string, a Access, h http.Handler) {

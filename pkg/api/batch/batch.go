@@ -46,26 +46,22 @@ func New(s *api.Server, o Options) *Handler {
 
 // Mount adds the route to a server and to its OpenAPI document.
 func Mount(s *api.Server, o Options) {
-	s.Mount("POST "+wire.PathBatch, api.Access{Scope: api.ScopeRun}, New(s, o))
-	schemas := s.API().OpenAPI().Components.Schemas
-	schema := func(t reflect.Type) *huma.MediaType { return &huma.MediaType{Schema: schemas.Schema(t, true, "")} }
-	s.API().OpenAPI().AddOperation(&huma.Operation{
+	access := api.Access{Scope: api.ScopeRun}
+	s.Mount("POST "+wire.PathBatch, access, New(s, o))
+	schema := func(t reflect.Type) *huma.MediaType { return &huma.MediaType{Schema: s.Schema(t)} }
+	s.Describe(&huma.Operation{
 		OperationID: "batch", Method: http.MethodPost, Path: wire.PathBatch, Tags: []string{"Runs"},
 		Summary: "Run many programs, or one with many inputs",
 		Description: "Every item has a result or a problem of its own. Items come in the order of the request or as they end, as one document " +
 			"or, with Accept: application/x-ndjson or text/event-stream, one per line. A client that disconnects cancels the remaining items.",
 		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{wire.TypeJSON: schema(reflect.TypeFor[wire.Batch]())}},
-		Security:    []map[string][]string{{"token": {}}, {}},
 		Responses: map[string]*huma.Response{
 			"200": {Description: "The items, and a summary.", Content: map[string]*huma.MediaType{
 				wire.TypeJSON: schema(reflect.TypeFor[wire.BatchResult]()), wire.TypeNDJSON: schema(reflect.TypeFor[wire.BatchItem]()),
 				wire.TypeSSE: {Schema: &huma.Schema{Type: huma.TypeString}},
 			}},
-			"default": {
-				Description: "A problem (RFC 9457).", Content: map[string]*huma.MediaType{wire.TypeProblem: schema(reflect.TypeFor[wire.Problem]())},
-			},
 		},
-	})
+	}, access)
 }
 
 // ServeHTTP runs a batch.
