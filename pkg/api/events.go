@@ -146,7 +146,7 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 				return false
 			}
 		case errors.Is(err, io.EOF):
-			if p := r.problem(); p != nil {
+			if p := r.current().Problem; p != nil {
 				return notice(wire.Notice{Kind: wire.KindError, Problem: p}) == nil
 			}
 			return true

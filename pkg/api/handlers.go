@@ -27,22 +27,16 @@ func (s *Server) handler(h handler) http.Handler {
 	})
 }
 
-// answerJSON sends a document, given in pieces.
-func answerJSON(w http.ResponseWriter, status int, document ...[]byte) {
+// answerJSON sends a document. It returns nil: a write fails when the client is gone.
+func answerJSON(w http.ResponseWriter, status int, document any) error {
+	text := wire.AppendJSON(nil, document)
 	h := w.Header()
 	h.Set("Content-Type", wire.TypeJSON)
 	h.Set("Cache-Control", "no-store")
-	size := 0
-	for _, piece := range document {
-		size += len(piece)
-	}
-	h.Set("Content-Length", strconv.Itoa(size))
+	h.Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
-	for _, piece := range document {
-		if _, err := w.Write(piece); err != nil {
-			return // the client is gone
-		}
-	}
+	_, _ = w.Write(text)
+	return nil
 }
 
 // answerDocument sends a document of that size in parts. Each part, not the whole, has a time limit.

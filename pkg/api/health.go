@@ -107,8 +107,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	if !h.Ready && check != "live" {
 		status = http.StatusServiceUnavailable
 	}
-	answerJSON(w, status, wire.AppendJSON(nil, h))
-	return nil
+	return answerJSON(w, status, h)
 }
 
 // languages handles GET /v1/languages.
@@ -122,6 +121,5 @@ func (s *Server) languages(w http.ResponseWriter, r *http.Request) error {
 			found[i].Path = "" // clients must not see paths of the server
 		}
 	}
-	answerJSON(w, http.StatusOK, wire.AppendJSON(nil, wire.Languages{Languages: found}))
-	return nil
+	return answerJSON(w, http.StatusOK, wire.Languages{Languages: found})
 }

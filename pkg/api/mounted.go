@@ -14,10 +14,7 @@ func (s *Server) Keyed(owner, key string) (info wire.RunInfo, digest string, ok 
 	if r == nil {
 		return info, "", false
 	}
-	r.mu.Lock()
-	digest = r.record.Digest
-	r.mu.Unlock()
-	return r.info(false), digest, true
+	return r.info(false), r.current().Digest, true
 }
 
 // keyed searches an owner's runs. It is called only for keys that are not in the answer store, which is rare.
@@ -29,10 +26,7 @@ func (g *runStore) keyed(owner, key string) *run {
 		return nil
 	}
 	for _, r := range slices.Backward(own.runs) {
-		r.mu.Lock()
-		found := r.record.Key == key
-		r.mu.Unlock()
-		if found {
+		if r.current().Key == key {
 			return r
 		}
 	}

@@ -281,10 +281,7 @@ func (r *run) info(whole bool) wire.RunInfo {
 
 // result opens the document of a finished run; nil if it has none. The caller calls leave to close it.
 func (r *run) result() (document *io.SectionReader, leave func(), err error) {
-	r.mu.Lock()
-	none := r.record.State != wire.StateDone || r.record.Problem != nil
-	r.mu.Unlock()
-	if none {
+	if c := r.current(); c.State != wire.StateDone || c.Problem != nil {
 		return nil, func() {}, nil
 	}
 	line, err := r.journal.last()

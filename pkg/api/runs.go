@@ -55,11 +55,9 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("store the run: %w", err)
 	}
 	s.start(ctx, a, run, j, releasePlace)
-	info := run.info(false)
 	w.Header().Set("Location", wire.PathRuns+"/"+j.ID)
 	w.Header().Set(wire.HeaderRunID, j.ID)
-	answerJSON(w, http.StatusAccepted, wire.AppendJSON(nil, info))
-	return nil
+	return answerJSON(w, http.StatusAccepted, run.info(false))
 }
 
 // newRunOf makes the run of a job. It is not in the store yet.
@@ -115,10 +113,7 @@ func (s *Server) runAsync(ctx context.Context, r *run, j *job) {
 
 // conclude stores the outcome of a run, and only then shows it to clients.
 func (s *Server) conclude(ctx context.Context, r *run, f *Finished, receipt json.RawMessage) {
-	r.mu.Lock()
-	c := r.record
-	r.mu.Unlock()
-	ended := f.Ended
+	c, ended := r.current(), f.Ended
 	c.Ended, c.State, c.Receipt, c.Request = &ended, wire.StateDone, receipt, nil
 	if f.Err != nil {
 		if c.Problem = s.Problem(ctx, f.Err); c.Problem.Code == wire.CodeCancelled {
@@ -186,17 +181,14 @@ func (r *run) setPosition(n int) {
 	}
 }
 
-func (r *run) isOver() bool {
+// current returns a copy of the run's record.
+func (r *run) current() record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.record.State.Over()
+	return r.record
 }
 
-func (r *run) problem() *wire.Problem {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.record.Problem
-}
+func (r *run) isOver() bool { return r.current().State.Over() }
 
 // cancel cancels a run that is under way.
 func (r *run) cancel(why error) {
@@ -305,8 +297,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	if document == nil {
-		answerJSON(w, http.StatusOK, wire.AppendJSON(nil, info))
-		return nil
+		return answerJSON(w, http.StatusOK, info)
 	}
 	before, after := around(info)
 	answerDocument(w, int64(len(before))+document.Size()+int64(len(after)),
@@ -360,17 +351,15 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	for _, run := range runs {
 		page.Runs = append(page.Runs, run.info(false))
 	}
-	answerJSON(w, http.StatusOK, wire.AppendJSON(nil, page))
-	return nil
+	return answerJSON(w, http.StatusOK, page)
 }
 
 // remove handles DELETE /v1/runs/{id}: it cancels a run that is under way (202), and deletes a finished one (204).
 func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 	if j := s.cancelWaiting(r.PathValue("id"), PrincipalFrom(r.Context()).ID); j != nil {
-		answerJSON(w, http.StatusAccepted, wire.AppendJSON(nil, &wire.RunInfo{
+		return answerJSON(w, http.StatusAccepted, &wire.RunInfo{
 			ID: j.ID, State: wire.StateRunning, Language: j.Language, Accepted: j.Accepted,
-		}))
-		return nil
+		})
 	}
 	run, err := s.find(r)
 	if err != nil {
@@ -382,9 +371,7 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	run.cancel(errForgotten)
-	info := run.info(false)
-	answerJSON(w, http.StatusAccepted, wire.AppendJSON(nil, info))
-	return nil
+	return answerJSON(w, http.StatusAccepted, run.info(false))
 }
 
 // file handles GET /v1/runs/{id}/files/{path…}: it sends an output file of the run.
@@ -396,7 +383,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	if !run.isOver() {
 		return wire.NewProblem(wire.CodeConflict, "the run is still under way; try again later")
 	}
-	if p := run.problem(); p != nil {
+	if p := run.current().Problem; p != nil {
 		return wire.NewProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
 	}
 	document, leave, err := run.result()
@@ -405,9 +392,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	size := document.Size()
-	run.mu.Lock()
-	outputs := run.record.Outputs
-	run.mu.Unlock()
+	outputs := run.current().Outputs
 	for _, o := range outputs {
 		size -= o[1]
 	}

@@ -272,8 +272,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	if replaced {
 		status = http.StatusOK
 	}
-	answerJSON(w, status, wire.AppendJSON(nil, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires}))
-	return nil
+	return answerJSON(w, status, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires})
 }
 
 // download handles GET /v1/files/{id}.
