@@ -56,11 +56,7 @@ func Register(name string, open Opener) { registered[name] = open }
 
 // Backends returns the names of the backends of this executable, the fastest first.
 func Backends() []string {
-	names := []string{Native, Process, OCI}
-	if registered[Docker] != nil {
-		names = append(names, Docker)
-	}
-	return names
+	return slices.DeleteFunc(AllBackends(), func(name string) bool { return name == Docker && registered[name] == nil })
 }
 
 // AllBackends returns the names of the backends of all our executables, the fastest first.

@@ -12,23 +12,18 @@ import (
 // Warm prepares the native backend while the command reads its flags. Only a command that always needs a sandbox calls it.
 func Warm() { native.Warm() }
 
-// open returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
 func open(name string, o Options) (sandbox.Backend, error) {
-	if name == OCI {
-		b, err := oci.New(oci.Options{Runtime: o.Runtime, Eager: o.Eager, Delegate: true, DiskFloor: o.DiskFloor})
-		if err != nil {
-			return nil, err
-		}
-		return b, nil
+	switch name {
+	case OCI:
+		return orNil(oci.New(oci.Options{Runtime: o.Runtime, Eager: o.Eager, Delegate: true, DiskFloor: o.DiskFloor}))
+	case Process:
+		return orNil(process.New(process.Options{}))
 	}
-	if name == Process {
-		b, err := process.New(process.Options{})
-		if err != nil {
-			return nil, err
-		}
-		return b, nil
-	}
-	b, err := native.New(native.Options{Eager: o.Eager, Delegate: true, DiskFloor: o.DiskFloor})
+	return orNil(native.New(native.Options{Eager: o.Eager, Delegate: true, DiskFloor: o.DiskFloor}))
+}
+
+// orNil returns an untyped nil beside an error: a nil *native.Backend in an interface is not nil.
+func orNil[B sandbox.Backend](b B, err error) (sandbox.Backend, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,37 +41,22 @@ type Want struct {
 	Runtime string // that makes the sandbox; empty means any
 }
 
-func (w Want) tier() sandbox.Tier {
-	if w.Require == "" {
-		return sandbox.TierContainer
-	}
-	return w.Require
-}
+func (w Want) tier() sandbox.Tier { return cmp.Or(w.Require, sandbox.TierContainer) }
 
 // candidates returns the backends that may satisfy w, the fastest first. process is not among them: it runs only when it is requested
 // by name.
-func candidates(w Want) (all []Candidate) {
-	add := func(backend, runtime string) {
-		if slices.Contains(AllBackends(), backend) {
-			all = append(all, Candidate{backend, runtime})
-		}
-	}
+func candidates(w Want) []Candidate {
 	runtime := w.Runtime
 	if runtime == "" {
 		runtime = map[sandbox.Tier]string{sandbox.TierGVisor: "runsc", sandbox.TierMicroVM: "kata"}[w.tier()]
 	}
 	switch {
 	case w.Runtime != "":
-		add(OCI, runtime)
+		return []Candidate{{OCI, runtime}, {Docker, runtime}}
 	case runtime != "": // native follows, so that a refusal shows what it reaches
-		add(OCI, runtime)
-		add(Native, "")
-	default:
-		add(Native, "")
-		add(OCI, "")
+		return []Candidate{{OCI, runtime}, {Native, ""}, {Docker, runtime}}
 	}
-	add(Docker, runtime)
-	return all
+	return []Candidate{{Native, ""}, {OCI, ""}, {Docker, ""}}
 }
 
 // NativeSuffices reports whether the native backend surely satisfies w: for root, on Linux, up to the container tier.

@@ -85,8 +85,8 @@ func signReceipt(ts *testscript.TestScript, neg bool, args []string) {
 	outcome, err := receipt.Read([]byte(result))
 	ts.Check(err)
 	envelope, err := signer.Sign(receipt.Statement{
-		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), RequestSHA256: receipt.Digest([]byte(ts.ReadFile("body.json"))),
-		CodeSHA256: receipt.Digest([]byte("print(1)")), Outcome: outcome, Audit: &link,
+		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), RequestSHA256: audit.Digest([]byte(ts.ReadFile("body.json"))),
+		CodeSHA256: audit.Digest([]byte("print(1)")), Outcome: outcome, Audit: &link,
 	})
 	ts.Check(err)
 	text, err := json.Marshal(envelope)

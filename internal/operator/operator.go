@@ -134,12 +134,8 @@ func (s *Settings) Check() error {
 			return sandbox.Invalid("allow-env", "%q is not the name of a variable", name)
 		}
 	}
-	for _, path := range []struct{ name, value string }{{"dir", s.Dir}} {
-		if path.value != "" {
-			if err := plainDirectory(path.name, path.value); err != nil {
-				return err
-			}
-		}
+	if s.Dir != "" {
+		return plainDirectory("dir", s.Dir)
 	}
 	return nil
 }

@@ -55,14 +55,8 @@ func planListeners(ctx context.Context, s *operator.Settings, log *slog.Logger) 
 	if p.inherited, err = listen.Activated(); err != nil {
 		return p, err
 	}
-	for _, text := range s.Listen {
-		a, err := listen.Parse(ctx, text)
-		if err != nil {
-			return p, err
-		}
-		p.addresses = append(p.addresses, a)
-	}
-	if len(p.addresses)+len(p.inherited) == 0 {
+	addresses := s.Listen
+	if len(addresses)+len(p.inherited) == 0 {
 		path := wire.DefaultSocket()
 		if path == "" {
 			return p, &sandbox.Error{
@@ -70,7 +64,10 @@ func planListeners(ctx context.Context, s *operator.Settings, log *slog.Logger) 
 				Hint: "--listen unix:///PATH/server.sock",
 			}
 		}
-		a, err := listen.Parse(ctx, "unix://"+path)
+		addresses = []string{"unix://" + path}
+	}
+	for _, text := range addresses {
+		a, err := listen.Parse(ctx, text)
 		if err != nil {
 			return p, err
 		}

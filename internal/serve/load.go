@@ -30,7 +30,7 @@ func (r *running) addLoadControl(o *api.Options) error {
 	if r.hooks, err = webhook.New(webhook.Options{Dir: filepath.Join(o.Dir, "webhooks"), Allow: s.WebhookHosts, Log: r.log}); err != nil {
 		return err
 	}
-	o.Webhooks = webhook.Runs{Sender: r.hooks}
+	o.Webhooks = r.hooks
 	return nil
 }
 

@@ -269,8 +269,8 @@ func TestServerAudit(t *testing.T) {
 	st, err := receipt.Verify(envelope, public)
 	must(t, err)
 	must(t, errors.Join(st.Matches([]byte(result)), st.MatchesRequest([]byte(body)), st.MatchesLog(log)))
-	if st.Run != head.Get(wire.HeaderRunID) || st.StdinSHA256 != receipt.Digest([]byte("hello\n")) ||
-		st.CodeSHA256 != receipt.Digest([]byte("print(input())")) {
+	if st.Run != head.Get(wire.HeaderRunID) || st.StdinSHA256 != audit.Digest([]byte("hello\n")) ||
+		st.CodeSHA256 != audit.Digest([]byte("print(input())")) {
 		t.Errorf("%+v", st)
 	}
 	if err := st.Matches([]byte(strings.Replace(result, "hello", "hallo", 1))); !errors.Is(err, receipt.ErrDiffers) {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,11 +94,10 @@ const keyLabel = "sandbox-run/key"
 func (e *stack) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
 	if e.pool != nil && e.settings.WarmPerKey {
 		// Overwrite a label of this name in the request.
-		req.Policy.Labels = maps.Clone(req.Policy.Labels)
-		if req.Policy.Labels == nil {
-			req.Policy.Labels = map[string]string{}
-		}
-		req.Policy.Labels[keyLabel] = req.Asker.Key
+		labels := map[string]string{}
+		maps.Copy(labels, req.Policy.Labels)
+		labels[keyLabel] = req.Asker.Key
+		req.Policy.Labels = labels
 	}
 	return e.Executor.Execute(ctx, req)
 }
@@ -163,12 +163,7 @@ func openBackend(ctx context.Context, s *operator.Settings) (b sandbox.Backend, 
 	return b, "", nil
 }
 
-func floor(s *operator.Settings) sandbox.Tier {
-	if s.Require == "" {
-		return sandbox.TierContainer
-	}
-	return s.Require
-}
+func floor(s *operator.Settings) sandbox.Tier { return cmp.Or(s.Require, sandbox.TierContainer) }
 
 // noAudit is the value of --audit-log that disables the log.
 const noAudit = "off"
@@ -187,9 +182,7 @@ func openAudit(path string, log *slog.Logger) (*audit.Log, error) {
 
 // engineFor returns the executor of another backend that the policy allows. It opens each backend once and keeps it.
 func (e *stack) engineFor(backend, runtime string) (api.Executor, error) {
-	if backend == "" {
-		backend = e.settings.Backend
-	}
+	backend = cmp.Or(backend, e.settings.Backend)
 	if runtime == "" && backend == e.settings.Backend {
 		runtime = e.settings.Runtime
 	}
@@ -265,7 +258,7 @@ func (r *running) options() (api.Options, error) {
 			Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},
 			Backends: s.Backends, Runtimes: s.Runtimes, PassEnv: s.Env, Images: s.Images, WritableRoot: s.WritableRoot, MaxBody: s.MaxBody,
 		},
-		Audit: r.stack.audit, Log: r.log,
+		Log: r.log,
 		Dir: dir, Keep: api.Keep{For: s.KeepFor, Runs: s.KeepRuns, Total: s.KeepSize, Spill: s.SpillSize},
 		Version: r.serving.Version,
 	}, nil

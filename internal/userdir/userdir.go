@@ -17,6 +17,7 @@ package userdir
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -56,6 +57,35 @@ const (
 	Append                // as Write, and every write goes to the end
 	Trust                 // it must exist and be the user's own, because its content is believed
 )
+
+// Temporary is the suffix of a file that Replace writes. A crash leaves it; the next Replace of the same name removes it.
+const Temporary = ".new"
+
+// Replace writes a file and renames it over an existing one: readers have either the old content or the new one. With sync set, so has the
+// machine after a power cut, and the file is on disk when Replace returns.
+func (d *Dir) Replace(name string, sync bool, content func(io.Writer) error) error {
+	if err := d.Remove(name + Temporary); err != nil {
+		return err
+	}
+	f, err := d.Open(name+Temporary, Write)
+	if err != nil {
+		return err
+	}
+	if err = content(f); err == nil && sync {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = d.Rename(name+Temporary, name)
+	}
+	if err != nil {
+		_ = d.Remove(name + Temporary)
+		return err
+	}
+	if sync {
+		return d.Sync()
+	}
+	return nil
+}
 
 // The pauses between two attempts to get a lock.
 const (

@@ -2,6 +2,7 @@ package userdir
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -126,5 +127,38 @@ func TestLock(t *testing.T) {
 	must(t, Lock(writer, false, 10*time.Second)) // waits for the readers
 	if err := Lock(open(), true, 0); !errors.Is(err, ErrBusy) {
 		t.Errorf("a reader beside a writer: %v", err)
+	}
+}
+
+// Replace leaves the old file in place when the content fails, and nothing beside it.
+func TestReplace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "own")
+	d, err := OpenDir(path, Write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := os.WriteFile(filepath.Join(path, "f"+Temporary), []byte("a longer text that a crash left"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	for _, content := range []string{"first", "second", ""} {
+		err := d.Replace("f", content == "second", func(w io.Writer) error {
+			if _, err := io.WriteString(w, content); err != nil || content != "" {
+				return err
+			}
+			return broken
+		})
+		want := content
+		if content == "" {
+			want = "second"
+		}
+		text, readErr := os.ReadFile(filepath.Join(path, "f"))
+		if (content == "") != errors.Is(err, broken) || readErr != nil || string(text) != want {
+			t.Errorf("%q: %q, %v, %v", content, text, err, readErr)
+		}
+	}
+	if names, err := d.Names(); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
 	}
 }

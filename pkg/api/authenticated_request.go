@@ -17,7 +17,7 @@ type authenticatedRequest struct {
 
 // errRevoked returns the problem of a revoked key, with the code of an invalid token.
 func errRevoked() error {
-	return newProblem(wire.CodeUnauthorized, "%s", revokedText)
+	return wire.NewProblem(wire.CodeUnauthorized, "%s", revokedText)
 }
 
 // revokedText is its text.

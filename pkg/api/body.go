@@ -3,6 +3,8 @@ package api
 import (
 	"mime"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -10,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// readBody reads a JSON body within its bounds of size and time. The caller calls release when it no longer uses the body.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+// ReadBody reads a JSON body within the bounds of the policy. The caller calls release when it no longer uses the body.
+func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	if body, ok := r.Context().Value(bodyKey{}).([]byte); ok { // see WithBody
 		return body, func() {}, nil
 	}
@@ -20,7 +22,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	}
 	most := int64(s.opts.Policy.MaxBody)
 	if r.ContentLength > most {
-		return nil, nil, newProblem(wire.CodeTooLarge, "the body has %d bytes; at most %s are accepted", r.ContentLength, sandbox.Size(most))
+		return nil, nil, wire.NewProblem(wire.CodeTooLarge, "the body has %d bytes; at most %s are accepted", r.ContentLength, sandbox.Size(most))
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout)) // fails without a connection, as in some tests
@@ -36,7 +38,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 // bodyError turns the error of a body that ends too early into a problem.
 func bodyError(err error) error {
 	if strings.Contains(err.Error(), "unexpected EOF") {
-		return newProblem(wire.CodeMalformed, "the body ends before the length that was announced")
+		return wire.NewProblem(wire.CodeMalformed, "the body ends before the length that was announced")
 	}
 	return err
 }
@@ -46,18 +48,18 @@ func wantJSON(r *http.Request) error {
 	kind, params, err := mime.ParseMediaType(given)
 	charset := params["charset"]
 	if err != nil || kind != wire.TypeJSON || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		p := newProblem(wire.CodeMediaType, "Content-Type %.80q is not accepted; send %s", given, wire.TypeJSON)
+		p := wire.NewProblem(wire.CodeMediaType, "Content-Type %.80q is not accepted; send %s", given, wire.TypeJSON)
 		p.Hint = "curl --json '{…}'"
 		return p
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return newProblem(wire.CodeMediaType, "Content-Encoding %.40q is not accepted; send the body uncompressed", e)
+		return wire.NewProblem(wire.CodeMediaType, "Content-Encoding %.40q is not accepted; send the body uncompressed", e)
 	}
 	return nil
 }
 
-// negotiate returns the content type that the client prefers among those offered. The first is the default.
-func negotiate(r *http.Request, offered ...string) (string, error) {
+// Negotiate returns the content type that the client prefers among those offered. The first is the default.
+func Negotiate(r *http.Request, offered ...string) (string, error) {
 	accept := r.Header.Values("Accept")
 	if len(accept) == 0 {
 		return offered[0], nil
@@ -79,7 +81,7 @@ func negotiate(r *http.Request, offered ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", newProblem(wire.CodeNotAccepted, "this resource is available as %s", strings.Join(offered, ", "))
+		return "", wire.NewProblem(wire.CodeNotAccepted, "this resource is available as %s", strings.Join(offered, ", "))
 	}
 	return best, nil
 }
@@ -94,21 +96,11 @@ func matches(pattern, kind string) bool {
 
 // readQuality reads a number from 0 to 1 with up to three decimals; it returns 0 for invalid text.
 func readQuality(text string) float64 {
-	if len(text) > 5 || text == "" || text[0] != '0' && text[0] != '1' {
+	if !quality.MatchString(text) {
 		return 0
 	}
-	q, scale := 0.0, 1.0
-	for i, c := range text {
-		switch {
-		case i == 1 && c == '.':
-		case c >= '0' && c <= '9' && i == 0:
-			q = float64(c - '0')
-		case c >= '0' && c <= '9' && i > 1:
-			scale /= 10
-			q += float64(c-'0') * scale
-		default:
-			return 0
-		}
-	}
+	q, _ := strconv.ParseFloat(text, 64) // a text of this form is a number
 	return min(q, 1)
 }
+
+var quality = regexp.MustCompile(`^[01](\.[0-9]{0,3})?$`)

@@ -2,7 +2,7 @@ package api
 
 import (
 	"fmt"
-	"net/http"
+
 	"strconv"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
@@ -43,11 +43,9 @@ func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 		})
 	}
 	if len(above) > 0 {
-		return &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeCeiling, Code: wire.CodeCeiling, Title: "A limit is above what the operator allows",
-			Status: http.StatusForbidden,
-			Detail: above[0].Field + ": " + above[0].Message, Errors: above, Hint: "ask for less, or ask the operator of the server to allow more",
-		}
+		p := wire.NewProblem(wire.CodeCeiling, "%s: %s", above[0].Field, above[0].Message)
+		p.Errors, p.Hint = above, "ask for less, or ask the operator of the server to allow more"
+		return p
 	}
 	req.Lower = func(run, compile *sandbox.Limits) []string {
 		return append(lowerDefaults("", run, &s.Run), lowerDefaults("compile_", compile, &s.Compile)...)

@@ -3,12 +3,14 @@ package api
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
+	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -17,7 +19,7 @@ import (
 // because there are many, and reflection would cost more than passing them on.
 func appendEvent(b []byte, ev *sandbox.Event) []byte {
 	if ev.Kind != sandbox.EventStdout && ev.Kind != sandbox.EventStderr {
-		return appendJSON(b, ev.Document())
+		return wire.AppendJSON(b, ev.Document())
 	}
 	b = append(b, `{"seq":`...)
 	b = strconv.AppendUint(b, ev.Seq, 10)
@@ -74,20 +76,9 @@ func appendString(b, s []byte) []byte {
 			continue
 		}
 		b = append(b, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\b':
-			b = append(b, '\\', 'b')
-		case '\f':
-			b = append(b, '\\', 'f')
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		default:
+		if short := strings.IndexByte("\"\\\b\f\n\r\t", c); short >= 0 {
+			b = append(b, '\\', `"\bfnrt`[short])
+		} else {
 			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&0xF])
 		}
 		i++
@@ -95,18 +86,6 @@ func appendString(b, s []byte) []byte {
 	}
 	b = append(b, s[start:]...)
 	return append(b, '"')
-}
-
-// appendJSON appends a document with its newline, as the command line prints it.
-func appendJSON(b []byte, doc any) []byte {
-	out := bytes.NewBuffer(b)
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(doc); err != nil {
-		// All our documents can be encoded: floats are finite, and maps have string keys.
-		panic("api: encode " + err.Error())
-	}
-	return out.Bytes()
 }
 
 // The text around the result in the last line of a stream.
@@ -122,31 +101,20 @@ type resultLine struct {
 }
 
 func newResultLine(seq uint64, at time.Time, document *sandbox.JSON) *resultLine {
-	b := append(make([]byte, 0, 128), `{"seq":`...)
-	b = strconv.AppendUint(b, seq, 10)
-	b = append(b, `,"time":"`...)
-	b = at.AppendFormat(b, time.RFC3339Nano)
-	b = append(b, '"')
-	return &resultLine{append(b, resultField...), document}
+	return &resultLine{fmt.Appendf(nil, `{"seq":%d,"time":"%s"%s`, seq, at.Format(time.RFC3339Nano), resultField), document}
 }
 
 func (l *resultLine) size() int64 { return int64(len(l.before)+len(resultEnd)) + l.document.Size() }
 
 // WriteTo writes the line to w.
-func (l *resultLine) WriteTo(w io.Writer) (int64, error) {
-	head, err := w.Write(l.before)
-	n := int64(head)
-	if err == nil {
-		var length int64
-		length, err = l.document.WriteTo(w)
-		n += length
+func (l *resultLine) WriteTo(w io.Writer) (n int64, err error) {
+	for _, part := range []io.WriterTo{bytes.NewReader(l.before), l.document, strings.NewReader(resultEnd)} {
+		length, err := part.WriteTo(w)
+		if n += length; err != nil {
+			return n, err
+		}
 	}
-	if err == nil {
-		var end int
-		end, err = io.WriteString(w, resultEnd)
-		n += int64(end)
-	}
-	return n, err
+	return n, nil
 }
 
 // send passes the line to a function in portions; a short line is one portion.
@@ -175,25 +143,19 @@ func resultAt(line []byte) int {
 	if kindOf(line) != string(executor.EventResult) {
 		return -1
 	}
-	at := bytes.Index(line[:min(len(line), 256)], []byte(resultField))
-	if at < 0 {
+	before, _, found := bytes.Cut(line[:min(len(line), 256)], []byte(resultField))
+	if !found {
 		return -1
 	}
-	return at + len(resultField)
+	return len(before) + len(resultField)
 }
 
 // kindOf returns the kind of an event from its line. Only number and time precede it.
 func kindOf(line []byte) string {
-	field := []byte(`"kind":"`)
-	head := line[:min(len(line), 128)]
-	at := bytes.Index(head, field)
-	if at < 0 {
+	_, rest, _ := bytes.Cut(line[:min(len(line), 128)], []byte(`"kind":"`))
+	kind, _, found := bytes.Cut(rest, []byte(`"`))
+	if !found {
 		return ""
 	}
-	rest := head[at+len(field):]
-	end := bytes.IndexByte(rest, '"')
-	if end < 0 {
-		return ""
-	}
-	return string(rest[:end])
+	return string(kind)
 }

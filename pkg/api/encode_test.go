@@ -28,7 +28,7 @@ func FuzzEncode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, offset uint64, phase string) {
 		ev := sandbox.Event{Seq: offset ^ 7, Time: time.Unix(int64(offset%1e9), int64(offset%1e9)), Kind: sandbox.EventStdout, Offset: offset,
 			Data: data, Phase: strings.ToValidUTF8(phase, "")}
-		if got, want := appendEvent(nil, &ev), appendJSON(nil, ev.Document()); !bytes.Equal(got, want) {
+		if got, want := appendEvent(nil, &ev), wire.AppendJSON(nil, ev.Document()); !bytes.Equal(got, want) {
 			t.Fatalf("%s instead of %s", got, want)
 		}
 		if got := kindOf(appendEvent(nil, &ev)); got != "stdout" {
@@ -49,7 +49,7 @@ func TestResultLine(t *testing.T) {
 		t.Errorf("%d bytes of %d, %v", n, l.size(), err)
 	}
 	got := line.Bytes()
-	want := appendJSON(nil, executor.Event{Event: sandbox.Event{Seq: 9, Time: at, Kind: executor.EventResult}, Result: r})
+	want := wire.AppendJSON(nil, executor.Event{Event: sandbox.Event{Seq: 9, Time: at, Kind: executor.EventResult}, Result: r})
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s instead of %s", got, want)
 	}
@@ -79,7 +79,7 @@ func FuzzQuery(f *testing.F) {
 			}
 		}
 		_, _, _ = readCursor(query)
-		_, _ = negotiate(&http.Request{Header: http.Header{"Accept": {query, last}}}, wire.TypeJSON, wire.TypeSSE)
+		_, _ = Negotiate(&http.Request{Header: http.Header{"Accept": {query, last}}}, wire.TypeJSON, wire.TypeSSE)
 	})
 }
 
@@ -92,7 +92,7 @@ func TestJournal(t *testing.T) {
 	defer dir.Close()
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, k := range []Keep{{Memory: 1 << 20, Events: 1 << 30}, {Memory: 1, Events: 1 << 30}, {Memory: 2000, Events: 40_000}} {
-		j := newJournal(dir, newID(), &k)
+		j := newJournal(dir, NewID(), &k)
 		var all [][]byte
 		for n := 1; n <= 500; n++ {
 			line := appendEvent(nil, &sandbox.Event{Seq: uint64(n), Kind: sandbox.EventStdout,

@@ -4,181 +4,67 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
-	"github.com/sandbox-run/sandbox-run/pkg/api/internal/keepalive"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Timeouts of streams.
-const (
-	keepAliveInterval = 15 * time.Second // between two keep-alive comments, so that proxies keep the connection
-	stallTimeout      = 2 * time.Minute  // how long a client may read nothing
-)
-
-// stream writes events as lines, or as server-sent events. mu excludes the keep-alive goroutine.
-type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	sse     bool
-
-	mu     sync.Mutex
-	begun  bool
+// eventStream writes events as lines, or as server-sent events.
+type eventStream struct {
+	*stream.Stream
 	inLine bool // a line was sent in part
-	err    error
 	buf    []byte
-
-	deadline sync.Mutex // for shortenDeadline, while a writer holds mu
-	leaving  bool
 }
 
-// setWriteDeadline sets the deadline of the next write.
-func (o *stream) setWriteDeadline() {
-	o.deadline.Lock()
-	defer o.deadline.Unlock()
-	timeout := stallTimeout
-	if o.leaving {
-		timeout = farewellTimeout
+// newEventStream makes a stream for as long as a request lasts. The caller calls done when it has sent all.
+func newEventStream(ctx context.Context, w http.ResponseWriter, kind string) (o *eventStream, done func()) {
+	o = &eventStream{Stream: stream.New(w, kind)}
+	unhookRevoked := whenRevoked(ctx, o.ShortenDeadline)
+	stopKeepAlive := o.KeepAlive(func() bool { return !o.inLine })
+	return o, func() {
+		stopKeepAlive()
+		unhookRevoked()
+		o.ClearDeadline()
 	}
-	_ = o.control.SetWriteDeadline(time.Now().Add(timeout)) // fails without a connection, as in some tests
 }
 
-// shortenDeadline shortens the write deadline of a client whose key was revoked.
-func (o *stream) shortenDeadline() {
-	o.deadline.Lock()
-	o.leaving = true
-	o.deadline.Unlock()
-	o.setWriteDeadline()
-}
-
-func newStream(w http.ResponseWriter, kind string) *stream {
-	return &stream{w: w, control: http.NewResponseController(w), sse: kind == wire.TypeSSE}
-}
-
-// writeHead sends the head. mu is held.
-func (o *stream) writeHead() {
-	if o.begun {
-		return
-	}
-	o.begun = true
-	h := o.w.Header()
-	h.Set("Content-Type", wire.TypeNDJSON)
-	if o.sse {
-		h.Set("Content-Type", wire.TypeSSE)
-	}
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // tells proxies not to buffer
-	o.w.WriteHeader(http.StatusOK)
-}
-
-// write sends and flushes lines, which are numbered from first on.
-func (o *stream) write(first uint64, lines []byte) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.sse {
-		return o.send(lines)
-	}
-	o.buf = o.buf[:0]
-	for len(lines) > 0 {
-		line, rest, _ := bytes.Cut(lines, []byte("\n"))
-		o.buf = append(appendField(o.buf, first, kindOf(line)), line...)
-		o.buf = append(o.buf, "\n\n"...)
-		lines = rest
-		first++
-	}
-	return o.send(o.buf)
-}
-
-// appendField appends the fields before an event's line in a stream of server-sent events.
-func appendField(b []byte, seq uint64, kind string) []byte {
-	b = append(b, "id: "...)
-	b = strconv.AppendUint(b, seq, 10)
-	b = append(b, "\nevent: "...)
-	b = append(b, kind...)
-	return append(b, "\ndata: "...)
-}
-
-// portion sends lines that a reader has read; the first and the last may be incomplete.
-func (o *stream) portion(p portion) error {
-	if !p.continued && !p.open {
-		return o.write(p.first, p.data)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// portion sends and flushes lines; the first and the last may be incomplete.
+func (o *eventStream) portion(p portion) error {
+	o.Lock()
+	defer o.Unlock()
 	o.inLine = p.open
-	if !o.sse {
-		return o.send(p.data)
+	if o.Kind != wire.TypeSSE {
+		return o.Send(p.data)
 	}
 	o.buf = o.buf[:0]
-	if !p.continued {
-		o.buf = appendField(o.buf, p.first, kindOf(p.data))
+	for seq, rest := p.first, p.data; len(rest) > 0; seq++ {
+		line, after, whole := bytes.Cut(rest, []byte("\n"))
+		if seq > p.first || !p.continued {
+			o.buf = fmt.Appendf(o.buf, "id: %d\nevent: %s\ndata: ", seq, kindOf(line))
+		}
+		if o.buf = append(o.buf, line...); whole {
+			o.buf = append(o.buf, "\n\n"...)
+		}
+		rest = after
 	}
-	o.buf = append(o.buf, p.data...)
-	if !p.open {
-		o.buf = append(o.buf, '\n')
-	}
-	return o.send(o.buf)
-}
-
-// writeResult sends the last line.
-func (o *stream) writeResult(seq uint64, line *resultLine) error {
-	return line.send(seq, o.portion)
+	return o.Send(o.buf)
 }
 
 // notice sends a message that is no event.
-func (o *stream) notice(n wire.Notice) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	line := appendJSON(nil, n)
-	if o.sse {
+func (o *eventStream) notice(n wire.Notice) error {
+	o.Lock()
+	defer o.Unlock()
+	line := wire.AppendJSON(nil, n)
+	if o.Kind == wire.TypeSSE {
 		line = append(append([]byte("event: "+n.Kind+"\ndata: "), line...), '\n')
 	}
-	return o.send(line)
-}
-
-// send writes and flushes. mu is held.
-func (o *stream) send(b []byte) error {
-	if o.err != nil {
-		return o.err
-	}
-	o.writeHead()
-	o.setWriteDeadline()
-	if _, o.err = o.w.Write(b); o.err == nil {
-		o.err = o.control.Flush()
-	}
-	if errors.Is(o.err, http.ErrNotSupported) {
-		o.err = nil
-	}
-	return o.err
-}
-
-// clearDeadline removes the deadline: the connection may serve other requests.
-func (o *stream) clearDeadline() { _ = o.control.SetWriteDeadline(time.Time{}) }
-
-// started reports whether the head was sent. Later problems are sent as notices.
-func (o *stream) started() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.begun
-}
-
-// keepAlive sends keep-alive comments once the stream has begun. stop waits until the last one is sent.
-func (o *stream) keepAlive() (stop func()) {
-	if !o.sse {
-		return func() {}
-	}
-	return keepalive.Start(keepAliveInterval, func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.begun && !o.inLine {
-			_ = o.send([]byte(":\n\n")) // the next event returns the error
-		}
-	})
+	return o.Send(line)
 }
 
 // live encodes the executor's events as lines for one reader. It drops events that arrive after the run was cancelled.
@@ -212,7 +98,7 @@ func (l *live) end() (next uint64) {
 
 // events handles GET /v1/runs/{id}/events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
-	kind, err := negotiate(r, wire.TypeNDJSON, wire.TypeSSE)
+	kind, err := Negotiate(r, wire.TypeNDJSON, wire.TypeSSE)
 	if err != nil {
 		return err
 	}
@@ -228,30 +114,17 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent) // ends the reconnects of an EventSource
 		return nil
 	}
-	ctx, stop := s.until(r.Context())
-	defer stop()
-	out := newStream(w, kind)
-	out.mu.Lock()
-	out.writeHead()
-	_ = out.control.Flush() // the client sees the head at once
-	out.mu.Unlock()
-	defer out.clearDeadline()
-	unhookRevoked := whenRevoked(r.Context(), out.shortenDeadline)
-	defer unhookRevoked()
-	stopKeepAlive := out.keepAlive()
-	defer stopKeepAlive()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	unhook := context.AfterFunc(s.closing, cancel) // streams do not keep the server from ending
+	defer unhook()
+	out, done := newEventStream(r.Context(), w, kind)
+	defer done()
+	out.Lock()
+	_ = out.Send(nil) // the client sees the head at once
+	out.Unlock()
 	s.replay(ctx, run, from, out.portion, out.notice)
 	return nil
-}
-
-// until returns a context that also ends with the server, so that streams do not keep it from ending.
-func (s *Server) until(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	unhook := context.AfterFunc(s.closing, cancel)
-	return ctx, func() {
-		unhook()
-		cancel()
-	}
 }
 
 // replay sends the events of a run from that number to the last, and reports gaps. It returns whether it reached the end.
@@ -273,7 +146,7 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 				return false
 			}
 		case errors.Is(err, io.EOF):
-			if p := r.problem(); p != nil {
+			if p := r.current().Problem; p != nil {
 				return notice(wire.Notice{Kind: wire.KindError, Problem: p}) == nil
 			}
 			return true
@@ -291,33 +164,19 @@ func (s *Server) replay(ctx context.Context, r *run, from uint64, write func(por
 
 // readFrom returns the number of the first event to send: from the query, or after the client's Last-Event-ID.
 func readFrom(r *http.Request) (uint64, error) {
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		n, err := readSeq(last)
+	name, text, next := "Last-Event-ID", r.Header.Get("Last-Event-ID"), uint64(1)
+	if text == "" {
+		query, err := readQuery(r, "from")
 		if err != nil {
-			return 0, WrongField(wire.CodeInvalid, "Last-Event-ID", "%s", err)
+			return 0, err
 		}
-		return n + 1, nil
+		if name, text, next = "from", query.Get("from"), 0; text == "" {
+			return 1, nil
+		}
 	}
-	query, err := readQuery(r, "from")
-	if err != nil {
-		return 0, err
-	}
-	from := query.Get("from")
-	if from == "" {
-		return 1, nil
-	}
-	n, err := readSeq(from)
-	if err != nil {
-		return 0, WrongField(wire.CodeInvalid, "from", "%s", err)
-	}
-	return n, nil
-}
-
-// readSeq reads the number of an event.
-func readSeq(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 63)
-	if err != nil || text[0] == '+' {
-		return 0, errors.New("not the number of an event; give a number from 0 on")
+	if err != nil {
+		return 0, wire.WrongField(wire.CodeInvalid, name, "not the number of an event; give a number from 0 on")
 	}
-	return n, nil
+	return n + next, nil
 }

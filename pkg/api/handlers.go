@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 )
 
 // handler answers a request. Its error is sent as a problem, if no answer was begun.
@@ -20,27 +22,21 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 func (s *Server) handler(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
-			s.fail(w, r, err)
+			s.Fail(w, r, err)
 		}
 	})
 }
 
-// answerJSON sends a document, given in pieces.
-func answerJSON(w http.ResponseWriter, status int, document ...[]byte) {
+// answerJSON sends a document. It returns nil: a write fails when the client is gone.
+func answerJSON(w http.ResponseWriter, status int, document any) error {
+	text := wire.AppendJSON(nil, document)
 	h := w.Header()
 	h.Set("Content-Type", wire.TypeJSON)
 	h.Set("Cache-Control", "no-store")
-	size := 0
-	for _, piece := range document {
-		size += len(piece)
-	}
-	h.Set("Content-Length", strconv.Itoa(size))
+	h.Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
-	for _, piece := range document {
-		if _, err := w.Write(piece); err != nil {
-			return // the client is gone
-		}
-	}
+	_, _ = w.Write(text)
+	return nil
 }
 
 // answerDocument sends a document of that size in parts. Each part, not the whole, has a time limit.
@@ -51,7 +47,7 @@ func answerDocument(w http.ResponseWriter, size int64, parts ...io.WriterTo) {
 	h.Set("Content-Length", strconv.FormatInt(size, 10))
 	control := http.NewResponseController(w)
 	out := writerFunc(func(b []byte) (int, error) {
-		_ = control.SetWriteDeadline(time.Now().Add(stallTimeout)) // fails without a connection, as in some tests
+		_ = control.SetWriteDeadline(time.Now().Add(stream.StallTimeout)) // fails without a connection, as in some tests
 		return w.Write(b)
 	})
 	w.WriteHeader(http.StatusOK)
@@ -75,25 +71,17 @@ func readQuery(r *http.Request, known ...string) (url.Values, error) {
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, newProblem(wire.CodeMalformed, "query: decode: %s", err)
+		return nil, wire.NewProblem(wire.CodeMalformed, "query: decode: %s", err)
 	}
 	for name, values := range query {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, WrongField(wire.CodeInvalid, clipped(name), "unknown parameter; use %s", strings.Join(known, ", "))
+			return nil, wire.WrongField(wire.CodeInvalid, wire.Clip(name), "unknown parameter; use %s", strings.Join(known, ", "))
 		case len(values) > 1:
-			return nil, WrongField(wire.CodeInvalid, name, "given %d times; give it once", len(values))
+			return nil, wire.WrongField(wire.CodeInvalid, name, "given %d times; give it once", len(values))
 		}
 	}
 	return query, nil
-}
-
-func clipped(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // readRun reads and decodes the body of a run. The caller calls release when it no longer uses the body.
@@ -101,7 +89,7 @@ func (s *Server) readRun(w http.ResponseWriter, r *http.Request) (run *wire.Run,
 	if _, err := readQuery(r); err != nil {
 		return nil, nil, nil, err
 	}
-	body, release, err = s.readBody(w, r)
+	body, release, err = s.ReadBody(w, r)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -114,7 +102,7 @@ func (s *Server) readRun(w http.ResponseWriter, r *http.Request) (run *wire.Run,
 
 // run handles POST /v1/run: the whole result, or a stream of events. A client that disconnects cancels its run.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
-	kind, err := negotiate(r, wire.TypeJSON, wire.TypeSSE, wire.TypeNDJSON)
+	kind, err := Negotiate(r, wire.TypeJSON, wire.TypeSSE, wire.TypeNDJSON)
 	if err != nil {
 		return err
 	}
@@ -127,7 +115,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if kind != wire.TypeJSON {
 		way = WayStream
 	}
-	j, err := s.prepare(r.Context(), PrincipalFrom(r.Context()), way, run, digestOf(body))
+	j, err := s.prepare(PrincipalFrom(r.Context()), way, run, audit.Digest(body))
 	if err != nil {
 		return err
 	}
@@ -137,7 +125,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer s.unregisterRun(a)
 	s.setWaitingJob(a, j)
-	in := attach(ctx, j)
+	in := attach(j)
 	defer in.close()
 	w.Header().Set(wire.HeaderRunID, j.ID)
 	if way == WayStream {
@@ -163,14 +151,10 @@ func setReceipt(w http.ResponseWriter, j *job) {
 
 // runStream runs a job and sends its events. Before the first event, an error has a status of its own.
 func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind string, j *job, a *active) error {
-	out := newStream(w, kind)
-	defer out.clearDeadline()
-	unhookRevoked := whenRevoked(ctx, out.shortenDeadline)
-	defer unhookRevoked()
-	stopKeepAlive := out.keepAlive()
-	defer stopKeepAlive()
+	out, done := newEventStream(ctx, w, kind)
+	defer done()
 	feed := &live{to: func(seq uint64, line []byte) {
-		if err := out.write(seq, line); err != nil {
+		if err := out.portion(portion{first: seq, data: line}); err != nil {
 			a.stop(err)
 		}
 	}}
@@ -178,7 +162,7 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 	f := s.runJob(ctx, j)
 	next := feed.end()
 	switch {
-	case f.Err != nil && !out.started():
+	case f.Err != nil && !out.Started():
 		return &ranError{f.Err}
 	case f.Err != nil:
 		_ = out.notice(wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, f.Err)})
@@ -186,7 +170,7 @@ func (s *Server) runStream(ctx context.Context, w http.ResponseWriter, kind stri
 		defer f.Close()
 		release := s.results.count(j.Principal.ID, f.Document.Memory())
 		defer release()
-		_ = out.writeResult(next, newResultLine(next, time.Now(), f.Document))
+		_ = newResultLine(next, time.Now(), f.Document).send(next, out.portion)
 		if j.receipt != nil {
 			_ = out.notice(wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
 		}

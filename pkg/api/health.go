@@ -72,10 +72,10 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	}
 	check, deep := query.Get("check"), query.Get("deep")
 	if check != "" && !slices.Contains([]string{"live", "ready"}, check) {
-		return WrongField(wire.CodeInvalid, "check", "unknown check; use live or ready")
+		return wire.WrongField(wire.CodeInvalid, "check", "unknown check; use live or ready")
 	}
 	if !slices.Contains([]string{"", "0", "1"}, deep) {
-		return WrongField(wire.CodeInvalid, "deep", "use 0 or 1")
+		return wire.WrongField(wire.CodeInvalid, "deep", "use 0 or 1")
 	}
 	s.mu.Lock()
 	queued, running := s.queued, len(s.active)-s.queued
@@ -96,7 +96,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	}
 	if deep == "1" {
 		if !p.may(ScopeAdmin) {
-			return newProblem(wire.CodeForbidden, "the key needs the scope %s", ScopeAdmin)
+			return wire.NewProblem(wire.CodeForbidden, "the key needs the scope %s", ScopeAdmin)
 		}
 		h.Deep = s.deep.check(r.Context(), s.opts.Executor)
 		if !h.Deep.OK {
@@ -107,8 +107,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	if !h.Ready && check != "live" {
 		status = http.StatusServiceUnavailable
 	}
-	answerJSON(w, status, appendJSON(nil, h))
-	return nil
+	return answerJSON(w, status, h)
 }
 
 // languages handles GET /v1/languages.
@@ -122,6 +121,5 @@ func (s *Server) languages(w http.ResponseWriter, r *http.Request) error {
 			found[i].Path = "" // clients must not see paths of the server
 		}
 	}
-	answerJSON(w, http.StatusOK, appendJSON(nil, wire.Languages{Languages: found}))
-	return nil
+	return answerJSON(w, http.StatusOK, wire.Languages{Languages: found})
 }

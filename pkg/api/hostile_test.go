@@ -410,7 +410,7 @@ func TestDo(t *testing.T) {
 	}
 	got := lines(t, bytes.NewReader(all))
 	text, err := f.Document.Bytes()
-	if kindOf(got[len(got)-1]) == "result" || err != nil || string(text)+"\n" != string(appendJSON(nil, f.Result)) {
+	if kindOf(got[len(got)-1]) == "result" || err != nil || string(text)+"\n" != string(wire.AppendJSON(nil, f.Result)) {
 		t.Errorf("%s, %s, %v", all, text, err)
 	}
 	f.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -41,7 +42,7 @@ var (
 
 // attach connects an input to a run. On a terminal, the end of the input does not hang up. The caller closes the input when the run is
 // over.
-func attach(ctx context.Context, j *job) *input {
+func attach(j *job) *input {
 	in := &input{over: make(chan struct{}), changed: make(chan struct{}), open: j.run.Interactive, ended: !j.run.Interactive}
 	if j.Way == WayAsync || j.Way == WayInteractive {
 		in.signals = make(chan syscall.Signal, 16)
@@ -60,16 +61,12 @@ func attach(ctx context.Context, j *job) *input {
 	}
 	if j.req.TTY != nil {
 		if j.req.Stdin == nil {
-			j.req.Stdin = eof{}
+			j.req.Stdin = strings.NewReader("")
 		}
 		j.req.Stdin = sandbox.TypedInput(j.req.Stdin, false, in.over)
 	}
 	return in
 }
-
-type eof struct{}
-
-func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
 // close ends the input after the run. It may be called twice.
 func (in *input) close() {

@@ -9,7 +9,9 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -39,17 +41,13 @@ func (s *Server) interactive(w http.ResponseWriter, r *http.Request) error {
 			return
 		}
 		if release != nil { // the message was read, but the run is refused
-			s.observer.Refused(ctx, s.refused(ctx, r, err))
-			_ = c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: s.Problem(ctx, err)})
+			p := s.Problem(ctx, err)
+			s.observer.Refused(ctx, refused(ctx, r, p))
+			_ = c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: p})
 			_ = conn.Close(websocket.StatusNormalClosure, "")
 			release()
 		}
 	})
-}
-
-func (s *Server) refused(ctx context.Context, r *http.Request, err error) Refused {
-	p := s.Problem(ctx, err)
-	return Refused{Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail}
 }
 
 // readFirstMessage reads the first message, within the bounds of a body, and prepares its run. release is nil if there was no message.
@@ -71,13 +69,13 @@ func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *
 	}
 	conn.SetReadLimit(maxMessage)
 	if kind != websocket.MessageText {
-		return nil, release, newProblem(wire.CodeMalformed, "send text messages, not binary ones")
+		return nil, release, wire.NewProblem(wire.CodeMalformed, "send text messages, not binary ones")
 	}
 	run, err := wire.Decode(body)
 	if err != nil {
 		return nil, release, err
 	}
-	j, err = s.prepare(ctx, p, WayInteractive, run, digestOf(body))
+	j, err = s.prepare(p, WayInteractive, run, audit.Digest(body))
 	return j, release, err
 }
 
@@ -90,7 +88,7 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 		return
 	}
 	defer s.unregisterRun(a)
-	in := attach(running, j)
+	in := attach(j)
 	defer in.close()
 	c.run = &run{stop: a.stop, input: in, over: make(chan struct{})}
 	var goroutines sync.WaitGroup
@@ -104,7 +102,7 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 	if j.run.Interactive { // in large steps: short input needs no acknowledgement
 		goroutines.Go(func() {
 			c.acknowledge(listening, window/8, func(n wire.Notice) error {
-				return c.conn.Write(writing, websocket.MessageText, appendJSON(nil, n))
+				return c.conn.Write(writing, websocket.MessageText, wire.AppendJSON(nil, n))
 			})
 		})
 	}
@@ -123,12 +121,12 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 		if j.run.Interactive { // other runs get no acknowledgements
 			ready.Window = window
 		}
-		if err := c.conn.Write(writing, websocket.MessageText, appendJSON(nil, ready)); err != nil {
+		if err := c.conn.Write(writing, websocket.MessageText, wire.AppendJSON(nil, ready)); err != nil {
 			a.stop(errGone)
 		}
 	}
 	f := s.runJob(running, j)
-	stuck := time.AfterFunc(stallTimeout, cut) // after the program's end, an unread event is waited for this long only
+	stuck := time.AfterFunc(stream.StallTimeout, cut) // after the program's end, an unread event is waited for this long only
 	next := feed.end()
 	stuck.Stop()
 	in.close()
@@ -138,7 +136,7 @@ func (s *Server) runInteractive(ctx context.Context, c *socketConn, j *job) {
 		defer f.Close()
 		release := s.results.count(j.Principal.ID, f.Document.Memory())
 		defer release()
-		_ = c.result(ctx, newResultLine(next, time.Now(), f.Document))
+		_ = newResultLine(next, time.Now(), f.Document).send(0, func(p portion) error { return c.portion(ctx, p) })
 		if j.receipt != nil {
 			_ = c.notice(ctx, wire.Notice{Kind: wire.KindReceipt, Receipt: j.receipt})
 		}

@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,23 +32,18 @@ type job struct {
 // WebhooksDisabled is the message for a webhook on a server without webhooks.
 const WebhooksDisabled = "webhooks are disabled on this server; its operator enables them with --webhooks"
 
-func digestOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
-}
-
 // prepare checks a run against policy, ceilings and the server's abilities.
-func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.Run, digest string) (*job, error) {
+func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*job, error) {
 	j := &job{
-		Info: Info{ID: newID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, executor: s.opts.Executor,
+		Info: Info{ID: NewID(), Principal: p, Way: way, Language: run.Language, Accepted: time.Now()}, run: run, executor: s.opts.Executor,
 		digest: digest,
 	}
 	if way != WayAsync {
 		switch {
 		case run.Interactive && way != WayInteractive:
-			return nil, WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
+			return nil, wire.WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
 		case run.Webhook != nil:
-			return nil, WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
+			return nil, wire.WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
 		}
 	}
 	var err error
@@ -79,21 +72,21 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 	passOn(run, &j.req)
 	if run.Backend != "" || run.Runtime != "" {
 		if s.opts.ExecutorFor == nil {
-			return nil, WrongField(wire.CodeUnsupported, "backend", "this server has only one backend; leave the field out")
+			return nil, wire.WrongField(wire.CodeUnsupported, "backend", "this server has only one backend; leave the field out")
 		}
 		if j.executor, err = s.opts.ExecutorFor(run.Backend, run.Runtime); err != nil {
 			return nil, err
 		}
 	}
 	if run.Receipt && s.opts.Receipts == nil {
-		return nil, WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
+		return nil, wire.WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
 	}
 	if run.Webhook != nil {
 		if s.opts.Webhooks == nil {
-			return nil, WrongField(wire.CodeUnsupported, "webhook", "%s", WebhooksDisabled)
+			return nil, wire.WrongField(wire.CodeUnsupported, "webhook", "%s", WebhooksDisabled)
 		}
-		if err := s.opts.Webhooks.Check(ctx, p, run.Webhook); err != nil {
-			return nil, err
+		if err := s.opts.Webhooks.Check(run.Webhook); err != nil {
+			return nil, wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 		}
 	}
 	weight := s.weigh(j)
@@ -222,7 +215,7 @@ type Call struct {
 // observers. It is for mounted routes, such as batches. The error means that the run was refused; Finished.Err that it has no result.
 // Problem makes an answer of either. The caller closes the Finished.
 func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*Finished, error) {
-	j, err := s.prepare(ctx, p, WayBatch, run, c.RequestSHA256)
+	j, err := s.prepare(p, WayBatch, run, c.RequestSHA256)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +229,7 @@ func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*
 	if c.OnEvent != nil {
 		j.req.OnEvent = feed.event
 	}
-	stdin := attach(ctx, j)
+	stdin := attach(j)
 	defer stdin.close()
 	f := s.runJob(ctx, j)
 	feed.end()

@@ -237,16 +237,20 @@ func (j *journal) fail(err error) {
 		_ = j.out.Close()
 		j.out = nil
 	}
-	for _, s := range j.segments {
-		if s.file != "" {
-			_ = j.dir.Remove(s.file)
-		}
-	}
+	j.removeFiles()
 	if j.segments[0].data != nil && len(j.segments) == 1 {
 		j.segments[0].file = "" // its lines are still in memory
 		return
 	}
 	j.restart()
+}
+
+func (j *journal) removeFiles() {
+	for _, s := range j.segments {
+		if s.file != "" {
+			_ = j.dir.Remove(s.file)
+		}
+	}
 }
 
 // restart drops all lines so far.
@@ -344,11 +348,7 @@ func (j *journal) bytes() int64 {
 func (j *journal) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, s := range j.segments {
-		if s.file != "" {
-			_ = j.dir.Remove(s.file)
-		}
-	}
+	j.removeFiles()
 	j.restart()
 	j.closed, j.ended, j.hidden = true, true, 0
 	j.wake()

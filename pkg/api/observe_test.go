@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 )
 
 // recording is an Observer that records its calls.
@@ -73,7 +74,8 @@ func TestObserved(t *testing.T) {
 	answer.Body.Close()
 	expect("whole", "queued run", "started run", "finished run")
 	f := see.finished[0]
-	if f.RequestSHA256 != digestOf([]byte(text)) || f.Result == nil || f.ID != answer.Header.Get(wire.HeaderRunID) || f.Language != "act" ||
+	if f.RequestSHA256 != audit.Digest([]byte(text)) || f.Result == nil || f.ID != answer.Header.Get(wire.HeaderRunID) ||
+		f.Language != "act" ||
 		f.Ended.Before(f.Started) {
 		t.Errorf("%+v", f)
 	}
@@ -98,7 +100,7 @@ func TestObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.readUntil(nil)
-	if !strings.Contains(c.receipt, digestOf([]byte(text))) {
+	if !strings.Contains(c.receipt, audit.Digest([]byte(text))) {
 		t.Errorf("talk: the receipt is %q", c.receipt)
 	}
 	expect("talk", "queued talk", "started talk", "finished talk")

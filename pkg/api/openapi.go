@@ -17,19 +17,19 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// newAPI returns the huma API of the server: it derives schemas from Go types and the OpenAPI document from the schemas.
-func newAPI(s *Server) huma.API {
+// newDocument returns the OpenAPI document without operations. huma derives its schemas from Go types.
+func newDocument() *huma.OpenAPI {
 	schemas := huma.NewMapRegistry("#/components/schemas/", func(t reflect.Type, hint string) string {
 		name := huma.DefaultSchemaNamer(t, hint)
 		return strings.TrimSuffix(name, "Schema")
 	})
 	// Types with a MarshalJSON of their own have the schema of their JSON.
 	for t, as := range map[reflect.Type]reflect.Type{
-		reflect.TypeFor[wire.Size]():           reflect.TypeFor[sizeSchema](),
-		reflect.TypeFor[wire.Duration]():       reflect.TypeFor[durationSchema](),
-		reflect.TypeFor[wire.Count]():          reflect.TypeFor[countSchema](),
-		reflect.TypeFor[wire.Cores]():          reflect.TypeFor[coresSchema](),
-		reflect.TypeFor[monitor.Seconds]():     reflect.TypeFor[secondsSchema](),
+		reflect.TypeFor[wire.Size]():           reflect.TypeFor[unitSchema[wire.Size]](),
+		reflect.TypeFor[wire.Duration]():       reflect.TypeFor[unitSchema[wire.Duration]](),
+		reflect.TypeFor[wire.Count]():          reflect.TypeFor[unitSchema[wire.Count]](),
+		reflect.TypeFor[wire.Cores]():          reflect.TypeFor[unitSchema[wire.Cores]](),
+		reflect.TypeFor[monitor.Seconds]():     reflect.TypeFor[unitSchema[monitor.Seconds]](),
 		reflect.TypeFor[sandbox.Limits]():      reflect.TypeFor[limitsSchema](),
 		reflect.TypeFor[wire.Run]():            reflect.TypeFor[runSchema](),
 		reflect.TypeFor[wire.Volumes]():        reflect.TypeFor[[]string](),
@@ -38,67 +38,65 @@ func newAPI(s *Server) huma.API {
 	} {
 		schemas.RegisterTypeAlias(t, as)
 	}
-	config := huma.Config{
-		OpenAPI: &huma.OpenAPI{
-			OpenAPI: "3.1.0",
-			Info: &huma.Info{
-				Title: "sandbox-run", Version: "1",
-				Description: "Runs untrusted code in fresh, isolated, limited sandboxes, and reports the result and the controls that were enforced.",
-			},
-			Components: &huma.Components{Schemas: schemas, SecuritySchemes: map[string]*huma.SecurityScheme{
-				"token": {Type: "http", Scheme: "bearer",
-					Description: "A key of the server, made by sandbox-run key create. A server on a unix socket of your own needs none."},
-			}},
-			Tags: []*huma.Tag{
-				{Name: "Runs", Description: "Programs that are run."},
-				{Name: "Files", Description: "What goes in and comes out besides."},
-				{Name: "Server", Description: "What it is and how it is."},
-			},
+	return &huma.OpenAPI{
+		OpenAPI: "3.1.0",
+		Info: &huma.Info{
+			Title: "sandbox-run", Version: "1",
+			Description: "Runs untrusted code in fresh, isolated, limited sandboxes, and reports the result and the controls that were enforced.",
 		},
-		Formats:       map[string]huma.Format{wire.TypeJSON: huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
-		DefaultFormat: wire.TypeJSON,
-	}
-	return huma.NewAPI(config, adapter{s})
-}
-
-type (
-	sizeSchema     uint64
-	durationSchema float64
-	countSchema    int
-	coresSchema    float64
-	secondsSchema  float64
-)
-
-// Schema describes sizes.
-func (sizeSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{
-		Description: "A size: bytes as a number, or a text with a unit.",
-		OneOf: []*huma.Schema{{Type: huma.TypeInteger, Minimum: ptr(1.0)},
-			{Type: huma.TypeString, Pattern: `^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$`}},
+		Components: &huma.Components{Schemas: schemas, SecuritySchemes: map[string]*huma.SecurityScheme{
+			"token": {Type: "http", Scheme: "bearer",
+				Description: "A key of the server, made by sandbox-run key create. A server on a unix socket of your own needs none."},
+		}},
+		Tags: []*huma.Tag{
+			{Name: "Runs", Description: "Programs that are run."},
+			{Name: "Files", Description: "What goes in and comes out besides."},
+			{Name: "Server", Description: "What it is and how it is."},
+		},
 	}
 }
 
-// Schema describes durations.
-func (durationSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{
-		Description: "A time: seconds as a number, or a text with units.",
-		OneOf: []*huma.Schema{{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)},
-			{Type: huma.TypeString, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`}},
+// Schema returns the schema of a Go type in the OpenAPI document.
+func (s *Server) Schema(t reflect.Type) *huma.Schema {
+	return s.operations.Components.Schemas.Schema(t, true, "")
+}
+
+// Describe adds an operation to the OpenAPI document, with the token that it needs and the problem that it may answer. It is called before
+// the first request for the document.
+func (s *Server) Describe(op *huma.Operation, a Access) {
+	if !a.Public {
+		op.Security = []map[string][]string{{"token": {}}, {}}
 	}
+	op.Responses["default"] = &huma.Response{
+		Description: "A problem (RFC 9457).",
+		Content:     map[string]*huma.MediaType{wire.TypeProblem: {Schema: s.Schema(reflect.TypeFor[wire.Problem]())}},
+	}
+	s.operations.AddOperation(op)
 }
 
-// Schema describes counts.
-func (countSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(1.0)}
-}
+// unitSchema is a unit as JSON.
+type unitSchema[T any] float64
 
-// Schema describes shares of processors.
-func (coresSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)}
-}
-
-// Schema describes seconds.
-func (secondsSchema) Schema(huma.Registry) *huma.Schema {
+// Schema describes the unit.
+func (unitSchema[T]) Schema(huma.Registry) *huma.Schema {
+	switch any(*new(T)).(type) {
+	case wire.Size:
+		return &huma.Schema{
+			Description: "A size: bytes as a number, or a text with a unit.",
+			OneOf: []*huma.Schema{{Type: huma.TypeInteger, Minimum: ptr(1.0)},
+				{Type: huma.TypeString, Pattern: `^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$`}},
+		}
+	case wire.Duration:
+		return &huma.Schema{
+			Description: "A time: seconds as a number, or a text with units.",
+			OneOf: []*huma.Schema{{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)},
+				{Type: huma.TypeString, Pattern: `^([0-9.]+(ns|us|µs|ms|s|m|h)?)+$`}},
+		}
+	case wire.Count:
+		return &huma.Schema{Type: huma.TypeInteger, Minimum: ptr(1.0)}
+	case wire.Cores:
+		return &huma.Schema{Type: huma.TypeNumber, ExclusiveMinimum: ptr(0.0)}
+	}
 	return &huma.Schema{Type: huma.TypeNumber, Description: "Seconds."}
 }
 
@@ -112,7 +110,7 @@ func (limitsSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma
 	for _, row := range sandbox.AllLimits() {
 		t := reflect.TypeOf(row.Field(&defaults)).Elem()
 		if t == reflect.TypeFor[time.Duration]() {
-			t = reflect.TypeFor[secondsSchema]()
+			t = reflect.TypeFor[unitSchema[monitor.Seconds]]()
 		}
 		s.Properties[row.Name] = schemas.Schema(t, true, "")
 		if row.IsSet(&defaults) {
@@ -196,7 +194,7 @@ type specification struct {
 
 func (s *Server) document() *specification {
 	s.spec.once.Do(func() {
-		doc := s.api.OpenAPI()
+		doc := s.operations
 		var compact []byte
 		if compact, s.spec.err = json.Marshal(doc); s.spec.err != nil {
 			return

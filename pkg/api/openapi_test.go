@@ -14,7 +14,7 @@ import (
 // TestAsDescribed: answers match the OpenAPI document, field by field.
 func TestAsDescribed(t *testing.T) {
 	w := newTestServer(t)
-	schemas := w.api.OpenAPI().Components.Schemas
+	schemas := w.operations.Components.Schemas
 	check := func(name string, document []byte) {
 		t.Helper()
 		var data any
@@ -35,8 +35,8 @@ func TestAsDescribed(t *testing.T) {
 	for _, line := range lines(t, bytes.NewReader(w.ask(200, "GET", wire.PathRuns+"/"+id+"/events", ""))) {
 		check("Event", line)
 	}
-	check("Event", appendJSON(nil, wire.Notice{Kind: wire.KindGap, From: 1, To: 2}))
-	check("Event", appendJSON(nil, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeLost, "x")}))
+	check("Event", wire.AppendJSON(nil, wire.Notice{Kind: wire.KindGap, From: 1, To: 2}))
+	check("Event", wire.AppendJSON(nil, wire.Notice{Kind: wire.KindError, Problem: wire.NewProblem(wire.CodeLost, "x")}))
 	check("Upload", w.ask(201, "PUT", wire.PathFiles+"/x", "x"))
 	check("Languages", w.ask(200, "GET", wire.PathLanguages, ""))
 	check("Health", w.ask(200, "GET", wire.PathHealth, ""))

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
-	"github.com/sandbox-run/sandbox-run/pkg/audit"
+
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
@@ -32,8 +32,7 @@ type Options struct {
 	Receipts Receipts
 	// Webhooks reports finished runs; nil: requests with a webhook are refused.
 	Webhooks Webhooks
-	// Audit is for observers. The executor has its own reference, and the server itself writes nothing to it.
-	Audit *audit.Log
+
 	// Log gets failures of the server itself; nil means none. Code and secrets are never logged.
 	Log *slog.Logger
 	// Middleware is between Auth and the routes, the first outermost: PrincipalFrom returns the principal.
@@ -304,7 +303,7 @@ type Receipts interface {
 // Webhooks reports finished runs.
 type Webhooks interface {
 	// Check refuses an invalid or forbidden webhook, before the run is accepted.
-	Check(ctx context.Context, p *Principal, hook *wire.Webhook) error
+	Check(hook *wire.Webhook) error
 	// Keep stores the webhook of a finished run on disk. It is sent once send is called, or after a restart: a receiver learns of a run only
 	// when it can get it, and a crash loses no webhook. The result is in result, not in run; it may be large, and is nil where there is none.
 	Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"html/template"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,26 +24,24 @@ func page(doc *huma.OpenAPI) ([]byte, error) {
 	for _, tag := range doc.Tags {
 		view.Groups = append(view.Groups, pageGroup{Name: tag.Name, Text: tag.Description})
 	}
-	for path, item := range doc.Paths {
-		for method, op := range map[string]*huma.Operation{
-			"GET": item.Get, "PUT": item.Put, "POST": item.Post, "DELETE": item.Delete, "HEAD": item.Head, "PATCH": item.Patch,
-			"OPTIONS": item.Options,
+	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
+		item := doc.Paths[path]
+		for _, one := range []struct {
+			method string
+			op     *huma.Operation
+		}{
+			{"DELETE", item.Delete}, {"GET", item.Get}, {"HEAD", item.Head}, {"OPTIONS", item.Options}, {"PATCH", item.Patch},
+			{"POST", item.Post}, {"PUT", item.Put},
 		} {
-			if op != nil {
-				view.add(method, path, op)
+			if one.op != nil {
+				view.add(one.method, path, one.op)
 			}
 		}
 	}
-	for i := range view.Groups {
-		slices.SortFunc(view.Groups[i].Operations, func(a, b pageOperation) int {
-			return strings.Compare(a.Path+" "+a.Method, b.Path+" "+b.Method)
-		})
-	}
 	schemas := doc.Components.Schemas.Map()
-	for name, schema := range schemas {
-		view.Schemas = append(view.Schemas, pageSchema{Name: name, Fields: fieldsOfSchema(schema)})
+	for _, name := range slices.Sorted(maps.Keys(schemas)) {
+		view.Schemas = append(view.Schemas, pageSchema{Name: name, Fields: fieldsOfSchema(schemas[name])})
 	}
-	slices.SortFunc(view.Schemas, func(a, b pageSchema) int { return strings.Compare(a.Name, b.Name) })
 	var out bytes.Buffer
 	err = t.Execute(&out, view)
 	return out.Bytes(), err
@@ -101,28 +100,27 @@ func (v *pageView) add(method, path string, op *huma.Operation) {
 	if op.RequestBody != nil {
 		o.Body = contentsOf(op.RequestBody.Content)
 	}
-	for status, answer := range op.Responses {
+	for _, status := range slices.Sorted(maps.Keys(op.Responses)) {
+		answer := op.Responses[status]
 		o.Answers = append(o.Answers, pageAnswer{Status: status, Text: answer.Description, Content: contentsOf(answer.Content)})
 	}
-	slices.SortFunc(o.Answers, func(a, b pageAnswer) int { return strings.Compare(a.Status, b.Status) })
 	v.Groups[i].Operations = append(v.Groups[i].Operations, o)
 }
 
 func contentsOf(content map[string]*huma.MediaType) (all []pageContent) {
-	for kind, media := range content {
-		t, ref := typeOf(media.Schema)
+	for _, kind := range slices.Sorted(maps.Keys(content)) {
+		t, ref := typeOf(content[kind].Schema)
 		all = append(all, pageContent{Kind: kind, Type: t, Ref: ref})
 	}
-	slices.SortFunc(all, func(a, b pageContent) int { return strings.Compare(a.Kind, b.Kind) })
 	return all
 }
 
 func fieldsOfSchema(s *huma.Schema) (all []pageField) {
-	for name, property := range s.Properties {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		property := s.Properties[name]
 		t, ref := typeOf(property)
 		all = append(all, pageField{Name: name, Type: t, Ref: ref, Text: property.Description, Required: slices.Contains(s.Required, name)})
 	}
-	slices.SortFunc(all, func(a, b pageField) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 

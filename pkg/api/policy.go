@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -90,7 +91,7 @@ func (p *Policy) checkHost(run *wire.Run, req *executor.Request) error {
 		return notAllowed("workspace", "the operator allows no workspaces")
 	}
 	if run.Workspace == "" && (run.WorkspaceCap != 0 || run.WorkspaceInodes != 0) {
-		return WrongField(wire.CodeInvalid, "workspace_cap", "it has no effect without workspace; set workspace, too")
+		return wire.WrongField(wire.CodeInvalid, "workspace_cap", "it has no effect without workspace; set workspace, too")
 	}
 	for _, name := range run.PassEnv {
 		if !slices.Contains(p.PassEnv, name) {
@@ -101,7 +102,7 @@ func (p *Policy) checkHost(run *wire.Run, req *executor.Request) error {
 }
 
 func notAllowed(field, format string, args ...any) error {
-	p := WrongField(wire.CodeRefused, field, format, args...)
+	p := wire.WrongField(wire.CodeRefused, field, format, args...)
 	p.Hint = "leave it out, or ask the operator of the server to allow it"
 	return p
 }
@@ -134,8 +135,6 @@ func passOn(run *wire.Run, req *executor.Request) {
 			env[name] = value
 		}
 	}
-	for name, value := range req.Env {
-		env[name] = value
-	}
+	maps.Copy(env, req.Env)
 	req.Env = env
 }

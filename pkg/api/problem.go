@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"net/http"
@@ -18,51 +17,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
-
-// titles are the status and the title of each problem code.
-var titles = map[string]struct {
-	status int
-	title  string
-}{
-	wire.CodeInvalid:      {http.StatusUnprocessableEntity, "A field of the request is wrong"},
-	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not valid HTTP or JSON"},
-	wire.CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The body is too large"},
-	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not arrive in time"},
-	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The type of the body is not supported"},
-	wire.CodeUnauthorized: {http.StatusUnauthorized, "A valid token is needed"},
-	wire.CodeForbidden:    {http.StatusForbidden, "The token does not allow this"},
-	wire.CodeRefused:      {http.StatusForbidden, "Refused by policy"},
-	wire.CodeCeiling:      {http.StatusForbidden, "A limit is above what the operator allows"},
-	wire.CodeNotFound:     {http.StatusNotFound, "The object does not exist"},
-	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The path does not support the method"},
-	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "The answer is not available in that type"},
-	wire.CodeConflict:     {http.StatusConflict, "Not possible in this state"},
-	wire.CodeGone:         {http.StatusGone, "The object is no longer kept"},
-	wire.CodeTooMany:      {http.StatusTooManyRequests, "Your share is used up for now"},
-	wire.CodeBusy:         {http.StatusServiceUnavailable, "The server is busy"},
-	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is shutting down"},
-	wire.CodeUnsupported:  {http.StatusNotImplemented, "This server has no such ability"},
-	wire.CodeMissing:      {http.StatusNotImplemented, "A toolchain or image is not installed here"},
-	wire.CodeNotStarted:   {http.StatusUnprocessableEntity, "The program could not be started"},
-	wire.CodeCancelled:    {http.StatusConflict, "The run was cancelled before it began"},
-	wire.CodeLost:         {http.StatusInternalServerError, "The server ended while the run was under way"},
-	wire.CodeClosed:       {499, "The client disconnected"},
-	wire.CodeInternal:     {http.StatusInternalServerError, "The server failed"},
-}
-
-// newProblem makes a problem from a code and a detail.
-func newProblem(code, format string, args ...any) *wire.Problem {
-	t := titles[code]
-	return &wire.Problem{Type: wire.ProblemBase + code, Code: code, Title: t.title, Status: t.status, Detail: fmt.Sprintf(format, args...)}
-}
-
-// WrongField makes a problem about one field, with status and title of the code.
-func WrongField(code, field, format string, args ...any) *wire.Problem {
-	message := fmt.Sprintf(format, args...)
-	p := newProblem(code, "%s: %s", field, message)
-	p.Errors = []wire.FieldError{{Field: field, Message: message}}
-	return p
-}
 
 // Problem turns an error of this package, the executor or an interface of Options into an answer. A failure of the server is logged under
 // an id. Only a server without keys sends its text, because it may reveal details of the server.
@@ -81,17 +35,17 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	case errors.As(err, &refusal):
 		return refusal.problem()
 	case errors.As(err, &large):
-		return newProblem(wire.CodeTooLarge, "the body is larger than %s", sandbox.Size(large.Limit))
+		return wire.NewProblem(wire.CodeTooLarge, "the body is larger than %s", sandbox.Size(large.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return newProblem(wire.CodeTooSlow, "send the body faster, or in parts by PUT %s/{id}", wire.PathFiles)
+		return wire.NewProblem(wire.CodeTooSlow, "send the body faster, or in parts by PUT %s/{id}", wire.PathFiles)
 	case errors.As(err, &none) && none.Missing == nil:
-		p := newProblem(wire.CodeMissing, "")
+		p := wire.NewProblem(wire.CodeMissing, "")
 		p.Hint = none.How()
 		p.Detail = strings.TrimSuffix(none.Error(), "; try: "+p.Hint)
 		p.Errors = []wire.FieldError{{Field: "image", Message: p.Detail}}
 		return p
 	case errors.As(err, &missing): // the text has the next step
-		p := newProblem(wire.CodeMissing, "")
+		p := wire.NewProblem(wire.CodeMissing, "")
 		p.Detail = err.Error()
 		return p
 	case errors.Is(err, image.ErrNotFound), errors.Is(err, image.ErrAmbiguous):
@@ -105,30 +59,36 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return executorProblem(wire.CodeUnsupported, err)
 	case errors.Is(err, errForgotten):
-		return newProblem(wire.CodeCancelled, "its owner cancelled the run")
+		return wire.NewProblem(wire.CodeCancelled, "its owner cancelled the run")
 	case errors.Is(err, errDraining):
 		return draining()
 	case errors.Is(err, context.Canceled):
-		return newProblem(wire.CodeClosed, "the client has disconnected")
+		return wire.NewProblem(wire.CodeClosed, "the client has disconnected")
 	}
 	return s.failure(ctx, err)
 }
 
 // failure logs a failure of the server under an id, and returns a problem with that id.
 func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
-	id := newID()
+	p, id := newFailure()
 	s.log.ErrorContext(ctx, "request failed", "id", id, "error", err)
-	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
-	p.Instance = "urn:sandbox-run:failure:" + id
 	if s.opts.Auth == nil {
 		p.Detail = withoutHint(err, p)
 	}
 	return p
 }
 
+// newFailure makes a problem that has only an id, under which the caller logs the cause.
+func newFailure() (p *wire.Problem, id string) {
+	id = NewID()
+	p = wire.NewProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
+	p.Instance = "urn:sandbox-run:failure:" + id
+	return p, id
+}
+
 // executorProblem makes a problem of an error of the executor, with the field names of the API.
 func executorProblem(code string, err error) *wire.Problem {
-	p := newProblem(code, "")
+	p := wire.NewProblem(code, "")
 	p.Detail = withoutHint(err, p)
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Op != "" {
@@ -181,7 +141,7 @@ func (r *Refusal) problem() *wire.Problem {
 			code = wire.CodeTooMany
 		}
 	}
-	p := newProblem(code, "%s", r.Reason)
+	p := wire.NewProblem(code, "%s", r.Reason)
 	if r.Status != 0 {
 		p.Status = r.Status
 	}
@@ -198,24 +158,26 @@ func seconds(d time.Duration) int {
 }
 
 func draining() *wire.Problem {
-	p := newProblem(wire.CodeDraining, "the server accepts no more runs")
+	p := wire.NewProblem(wire.CodeDraining, "the server accepts no more runs")
 	p.RetryAfter = 5
 	return p
 }
 
-// fail answers with a problem. It reports the problem to the observer, unless it is the error of a run.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+// Fail answers with the problem of an error. It reports the problem to the observer, unless the error is that of a run.
+func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	ctx := r.Context()
 	p := s.Problem(ctx, err)
 	var ofRun *ranError
 	if !errors.As(err, &ofRun) {
-		s.observer.Refused(ctx, Refused{
-			Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail,
-		})
+		s.observer.Refused(ctx, refused(ctx, r, p))
 	}
 	// net/http reads the rest of the body, to use the connection again; bound that.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout))
 	WriteProblem(w, p)
+}
+
+func refused(ctx context.Context, r *http.Request, p *wire.Problem) Refused {
+	return Refused{Principal: PrincipalFrom(ctx), Method: r.Method, Route: r.Pattern, Status: p.Status, Code: p.Code, Detail: p.Detail}
 }
 
 const unreadTimeout = 3 * time.Second
@@ -241,5 +203,5 @@ func WriteProblem(w http.ResponseWriter, p *wire.Problem) {
 		h.Set("Connection", "close") // do not read the rest of the body
 	}
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(appendJSON(nil, p)) // fails when the client is gone
+	_, _ = w.Write(wire.AppendJSON(nil, p)) // fails when the client is gone
 }

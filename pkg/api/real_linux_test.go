@@ -141,7 +141,7 @@ func TestRealSocket(t *testing.T) {
 // TestRealVanish: a client that disconnects leaves no process.
 func TestRealVanish(t *testing.T) {
 	w := newRealServer(t)
-	mark := "vanish" + newID()[:8]
+	mark := "vanish" + NewID()[:8]
 	ctx, vanish := context.WithCancel(t.Context())
 	defer vanish()
 	over := make(chan struct{})
@@ -227,7 +227,7 @@ func TestKilled(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	other := &testServer{t: t, client: &http.Client{Transport: transport}}
 
-	mark := "killed" + newID()[:8]
+	mark := "killed" + NewID()[:8]
 	var done, under wire.RunInfo
 	decode(t, other.ask(202, "POST", wire.PathRuns, shell("echo kept")), &done)
 	decode(t, other.ask(202, "POST", wire.PathRuns, shell("echo seen; exec -a "+mark+" sleep 250", `"timeout":"280s"`)), &under)

@@ -1,30 +1,13 @@
 package api
 
 import (
-	"net/http"
 	"reflect"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
-
-// accessKey is the key of an operation's Access in its Metadata.
-const accessKey = "access"
-
-// adapter puts every operation behind the server's checks, including those that other packages register.
-type adapter struct{ server *Server }
-
-func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
-	access, _ := op.Metadata[accessKey].(Access)
-	a.server.Mount(op.Method+" "+op.Path, access, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		handler(humago.NewContext(op, r, w))
-	}))
-}
-
-func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.server.serve(w, r) }
 
 // route is one operation: its description in the document, its access, and its handler. Bodies and answers are encoded by hand: they must
 // be exact, and reflection at every request would cost more than the rest of its handling.
@@ -42,33 +25,22 @@ type route struct {
 }
 
 func (s *Server) routes() {
-	s.api = newAPI(s)
-	schemas := s.api.OpenAPI().Components.Schemas
-	for _, r := range s.table(schemas) {
-		op := &huma.Operation{
+	s.operations = newDocument()
+	for _, r := range s.table() {
+		s.Describe(&huma.Operation{
 			OperationID: r.id, Method: r.method, Path: strings.ReplaceAll(r.path, "...}", "}"), Tags: []string{r.tag}, Summary: r.summary,
-			Description: r.description,
-			Parameters:  r.params, RequestBody: r.body, Responses: r.answers, Metadata: map[string]any{accessKey: r.access},
-			Security: []map[string][]string{{"token": {}}, {}},
-		}
-		if r.access.Public {
-			op.Security = nil
-		}
-		op.Responses["default"] = &huma.Response{
-			Description: "A problem (RFC 9457).",
-			Content:     map[string]*huma.MediaType{wire.TypeProblem: {Schema: schemas.Schema(reflect.TypeFor[wire.Problem](), true, "")}},
-		}
-		s.api.OpenAPI().AddOperation(op)
-		s.mux.Handle(r.method+" "+r.path, s.withChecks(r.access, s.handler(r.handle)))
+			Description: r.description, Parameters: r.params, RequestBody: r.body, Responses: r.answers,
+		}, r.access)
+		s.Mount(r.method+" "+r.path, r.access, s.handler(r.handle))
 	}
 	for path, h := range map[string]handler{"/openapi.json": s.openAPIJSON, "/openapi.yaml": s.openAPIYAML, "/docs": s.docs} {
-		s.mux.Handle("GET "+path, s.withChecks(Access{Public: true, Draining: true}, s.handler(h)))
+		s.Mount("GET "+path, Access{Public: true, Draining: true}, s.handler(h))
 	}
 }
 
 // table returns all routes.
-func (s *Server) table(schemas huma.Registry) []route {
-	schema := func(t reflect.Type) *huma.Schema { return schemas.Schema(t, true, "") }
+func (s *Server) table() []route {
+	schema := s.Schema
 	text := &huma.Schema{Type: huma.TypeString}
 	content := func(kind string, s *huma.Schema) map[string]*huma.MediaType {
 		return map[string]*huma.MediaType{kind: {Schema: s}}

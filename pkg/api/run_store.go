@@ -18,8 +18,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// newID returns 128 random bits in hexadecimal.
-func newID() string {
+// NewID returns 128 random bits in hexadecimal.
+func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
@@ -264,21 +264,16 @@ func (g *runStore) forget(r *run) {
 // info returns a run as its owner sees it, or as lists show it, without its result.
 func (r *run) info(whole bool) wire.RunInfo {
 	r.mu.Lock()
-	c := r.record
-	info := wire.RunInfo{
-		ID: c.ID, State: c.State, Position: r.position, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started,
-		Ended:   c.Ended,
-		Verdict: c.Verdict, Error: c.Problem,
-	}
-	if c.State.Over() {
-		expires := r.expires
-		info.Expires = &expires
+	info := r.record.info()
+	info.Position = r.position
+	if info.State.Over() {
+		info.Expires = new(r.expires)
 	}
 	r.mu.Unlock()
 	if !whole {
+		info.Receipt = nil
 		return info
 	}
-	info.Receipt = c.Receipt
 	first, next := r.journal.kept()
 	info.Events = &wire.Kept{First: first, Last: next - 1, Dropped: first - 1}
 	return info
@@ -286,10 +281,7 @@ func (r *run) info(whole bool) wire.RunInfo {
 
 // result opens the document of a finished run; nil if it has none. The caller calls leave to close it.
 func (r *run) result() (document *io.SectionReader, leave func(), err error) {
-	r.mu.Lock()
-	none := r.record.State != wire.StateDone || r.record.Problem != nil
-	r.mu.Unlock()
-	if none {
+	if c := r.current(); c.State != wire.StateDone || c.Problem != nil {
 		return nil, func() {}, nil
 	}
 	line, err := r.journal.last()

@@ -39,7 +39,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("%s", b)
 	}
 	// The answer equals the document that the command line prints, with its newline.
-	if again := appendJSON(nil, r); !bytes.Equal(again, b) {
+	if again := wire.AppendJSON(nil, r); !bytes.Equal(again, b) {
 		t.Errorf("the document is not the engine's own:\n%s%s", b, again)
 	}
 	if n := w.fake.Alive(); n != 0 {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -26,7 +27,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	p := PrincipalFrom(r.Context())
-	j, err := s.prepare(r.Context(), p, WayAsync, request, digestOf(body))
+	j, err := s.prepare(p, WayAsync, request, audit.Digest(body))
 	if err != nil {
 		return err
 	}
@@ -54,11 +55,9 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("store the run: %w", err)
 	}
 	s.start(ctx, a, run, j, releasePlace)
-	info := run.info(false)
 	w.Header().Set("Location", wire.PathRuns+"/"+j.ID)
 	w.Header().Set(wire.HeaderRunID, j.ID)
-	answerJSON(w, http.StatusAccepted, appendJSON(nil, info))
-	return nil
+	return answerJSON(w, http.StatusAccepted, run.info(false))
 }
 
 // newRunOf makes the run of a job. It is not in the store yet.
@@ -68,7 +67,7 @@ func (s *Server) newRunOf(ctx context.Context, a *active, j *job, body []byte) *
 		Digest:  j.digest,
 		Request: json.RawMessage(body), Key: j.key,
 	}, newJournal(s.runs.store.dir, j.ID, &s.opts.Keep))
-	r.stop, r.input, r.request = a.stop, attach(ctx, j), j.run
+	r.stop, r.input, r.request = a.stop, attach(j), j.run
 	return r
 }
 
@@ -114,10 +113,7 @@ func (s *Server) runAsync(ctx context.Context, r *run, j *job) {
 
 // conclude stores the outcome of a run, and only then shows it to clients.
 func (s *Server) conclude(ctx context.Context, r *run, f *Finished, receipt json.RawMessage) {
-	r.mu.Lock()
-	c := r.record
-	r.mu.Unlock()
-	ended := f.Ended
+	c, ended := r.current(), f.Ended
 	c.Ended, c.State, c.Receipt, c.Request = &ended, wire.StateDone, receipt, nil
 	if f.Err != nil {
 		if c.Problem = s.Problem(ctx, f.Err); c.Problem.Code == wire.CodeCancelled {
@@ -143,11 +139,7 @@ func (s *Server) keepWebhook(ctx context.Context, c record, run *wire.Run, docum
 	if run == nil || run.Webhook == nil || s.opts.Webhooks == nil {
 		return func() {}
 	}
-	send, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, wire.RunInfo{
-		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
-		Verdict: c.Verdict,
-		Error:   c.Problem, Receipt: c.Receipt,
-	}, document)
+	send, err := s.opts.Webhooks.Keep(c.Principal.ID, run.Webhook, c.info(), document)
 	if err != nil {
 		s.log.ErrorContext(ctx, "webhook not queued", "run", c.ID, "error", err)
 		return func() {}
@@ -189,17 +181,14 @@ func (r *run) setPosition(n int) {
 	}
 }
 
-func (r *run) isOver() bool {
+// current returns a copy of the run's record.
+func (r *run) current() record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.record.State.Over()
+	return r.record
 }
 
-func (r *run) problem() *wire.Problem {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.record.Problem
-}
+func (r *run) isOver() bool { return r.current().State.Over() }
 
 // cancel cancels a run that is under way.
 func (r *run) cancel(why error) {
@@ -243,7 +232,7 @@ func (s *Server) reportLost(f found) {
 	now := time.Now()
 	c := f.record
 	c.State, c.Ended, c.Request = wire.StateLost, &now, nil
-	c.Problem = newProblem(wire.CodeLost, "the server ended while the run was under way; no process of it is left")
+	c.Problem = wire.NewProblem(wire.CodeLost, "the server ended while the run was under way; no process of it is left")
 	c.Problem.Hint = "submit the run again"
 	request, _ := wire.Decode(f.Request) // it was valid when it was accepted
 	send := s.keepWebhook(context.Background(), c, request, nil)
@@ -258,7 +247,7 @@ func (s *Server) resume(c record) {
 	var j *job
 	if err == nil {
 		p := c.Principal
-		j, err = s.prepare(ctx, &p, WayAsync, request, c.Digest)
+		j, err = s.prepare(&p, WayAsync, request, c.Digest)
 	}
 	if err != nil {
 		r := newRun(c, newJournal(s.runs.store.dir, c.ID, &s.opts.Keep))
@@ -279,7 +268,7 @@ func (s *Server) find(r *http.Request) (*run, error) {
 	id := r.PathValue("id")
 	run := s.runs.get(PrincipalFrom(r.Context()).ID, id)
 	if run == nil {
-		return nil, newProblem(wire.CodeNotFound, "run %.40q does not exist or is no longer kept", id)
+		return nil, wire.NewProblem(wire.CodeNotFound, "run %.40q does not exist or is no longer kept", id)
 	}
 	return run, nil
 }
@@ -308,8 +297,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	if document == nil {
-		answerJSON(w, http.StatusOK, appendJSON(nil, info))
-		return nil
+		return answerJSON(w, http.StatusOK, info)
 	}
 	before, after := around(info)
 	answerDocument(w, int64(len(before))+document.Size()+int64(len(after)),
@@ -319,9 +307,9 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 
 // around returns the JSON of a run before and after its result, which may be large.
 func around(info wire.RunInfo) (before, after []byte) {
-	place, _ := json.Marshal(newID()) // a random string, which no field contains
+	place, _ := json.Marshal(NewID()) // a random string, which no field contains
 	info.Result = place
-	before, after, _ = bytes.Cut(appendJSON(nil, info), place)
+	before, after, _ = bytes.Cut(wire.AppendJSON(nil, info), place)
 	return before, after
 }
 
@@ -352,28 +340,26 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	limit := defaultPage
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
-			return WrongField(wire.CodeInvalid, "limit", "give a number from 1 to %d", maxPage)
+			return wire.WrongField(wire.CodeInvalid, "limit", "give a number from 1 to %d", maxPage)
 		}
 	}
 	runs, next, err := s.runs.list(PrincipalFrom(r.Context()).ID, query.Get("cursor"), limit)
 	if err != nil {
-		return WrongField(wire.CodeInvalid, "cursor", "%s", err)
+		return wire.WrongField(wire.CodeInvalid, "cursor", "%s", err)
 	}
 	page := wire.RunList{Runs: make([]wire.RunInfo, 0, len(runs)), Next: next}
 	for _, run := range runs {
 		page.Runs = append(page.Runs, run.info(false))
 	}
-	answerJSON(w, http.StatusOK, appendJSON(nil, page))
-	return nil
+	return answerJSON(w, http.StatusOK, page)
 }
 
 // remove handles DELETE /v1/runs/{id}: it cancels a run that is under way (202), and deletes a finished one (204).
 func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 	if j := s.cancelWaiting(r.PathValue("id"), PrincipalFrom(r.Context()).ID); j != nil {
-		answerJSON(w, http.StatusAccepted, appendJSON(nil, &wire.RunInfo{
+		return answerJSON(w, http.StatusAccepted, &wire.RunInfo{
 			ID: j.ID, State: wire.StateRunning, Language: j.Language, Accepted: j.Accepted,
-		}))
-		return nil
+		})
 	}
 	run, err := s.find(r)
 	if err != nil {
@@ -385,9 +371,7 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	run.cancel(errForgotten)
-	info := run.info(false)
-	answerJSON(w, http.StatusAccepted, appendJSON(nil, info))
-	return nil
+	return answerJSON(w, http.StatusAccepted, run.info(false))
 }
 
 // file handles GET /v1/runs/{id}/files/{path…}: it sends an output file of the run.
@@ -397,10 +381,10 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !run.isOver() {
-		return newProblem(wire.CodeConflict, "the run is still under way; try again later")
+		return wire.NewProblem(wire.CodeConflict, "the run is still under way; try again later")
 	}
-	if p := run.problem(); p != nil {
-		return newProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
+	if p := run.current().Problem; p != nil {
+		return wire.NewProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
 	}
 	document, leave, err := run.result()
 	if err != nil {
@@ -408,9 +392,7 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer leave()
 	size := document.Size()
-	run.mu.Lock()
-	outputs := run.record.Outputs
-	run.mu.Unlock()
+	outputs := run.current().Outputs
 	for _, o := range outputs {
 		size -= o[1]
 	}
@@ -433,14 +415,14 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 			switch {
 			case f.Path != candidate:
 			case f.Reason != "":
-				return newProblem(wire.CodeConflict, "%.200q was not copied out: %s", name, f.Reason)
+				return wire.NewProblem(wire.CodeConflict, "%.200q was not copied out: %s", name, f.Reason)
 			default:
 				serveBytes(w, path.Base(name), f.Data)
 				return nil
 			}
 		}
 	}
-	p := newProblem(wire.CodeNotFound, "the run has no output file %.200q", name)
+	p := wire.NewProblem(wire.CodeNotFound, "the run has no output file %.200q", name)
 	p.Hint = "list it in out, such as *.png or results/**"
 	return p
 }

@@ -263,7 +263,7 @@ func TestOwners(t *testing.T) {
 	id := w.start("out mine")
 	w.waitForEnd(id)
 	w.ask(201, "PUT", wire.PathFiles+"/f", "mine")
-	unknown := w.problem(404, "GET", wire.PathRuns+"/"+newID(), "")
+	unknown := w.problem(404, "GET", wire.PathRuns+"/"+NewID(), "")
 	w.token = "b"
 	other := w.problem(404, "GET", wire.PathRuns+"/"+id, "")
 	if strings.ReplaceAll(other.Detail, id, "") == other.Detail || len(other.Detail) != len(unknown.Detail) || other.Code != unknown.Code {
@@ -490,11 +490,11 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	head, _, _ := bytes.Cut(record, []byte("\n"))
-	lost := newID()
+	lost := NewID()
 	head = bytes.ReplaceAll(head, []byte(done), []byte(lost))
 	segment := "{\"seq\":1,\"time\":\"2026-01-02T03:04:05Z\",\"kind\":\"phase\"}\n{\"seq\":2,\"ti"
 	for name, text := range map[string]string{
-		lost + suffixRunning: string(head) + "\n", lost + ".e0": segment, newID() + suffixDone: "{", newID() + ".e3": "x\n", newID() +
+		lost + suffixRunning: string(head) + "\n", lost + ".e0": segment, NewID() + suffixDone: "{", NewID() + ".e3": "x\n", NewID() +
 			suffixQueued + temporary: "x",
 	} {
 		if err := os.WriteFile(filepath.Join(runs, name), []byte(text), 0o600); err != nil {

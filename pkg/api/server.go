@@ -15,6 +15,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/interval"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -40,33 +41,35 @@ type Access struct {
 
 // Server is the HTTP API. See the package comment for its lifecycle.
 type Server struct {
-	opts     Options
-	log      *slog.Logger
-	observer Observer
-	mux      *http.ServeMux
-	api      huma.API
-	spec     specification
-	runs     *runStore
-	uploads  *uploads
-	bodies   memoryAccount // bodies in memory
-	results  memoryAccount // results in memory, which clients may be slow to read
-	outputs  sandbox.OutputStore
-	deep     deepCheck
-	scratch  string // a temporary directory to remove at the end; empty: none
+	opts       Options
+	log        *slog.Logger
+	observer   Observer
+	mux        *http.ServeMux
+	operations *huma.OpenAPI
+	spec       specification
+	runs       *runStore
+	uploads    *uploads
+	bodies     memoryAccount // bodies in memory
+	results    memoryAccount // results in memory, which clients may be slow to read
+	outputs    sandbox.OutputStore
+	deep       deepCheck
+	scratch    string // a temporary directory to remove at the end; empty: none
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
-	serving sync.WaitGroup // background goroutines
+	serving sync.WaitGroup // asynchronous runs
+
+	stopReviews []func() // of what is kept, and of the keys of requests under way
 
 	mu            sync.Mutex
 	draining      bool
 	closed        bool
 	active        map[*active]struct{}
 	authenticated map[*authenticatedRequest]struct{}
-	idle          chan struct{} // closed when active becomes empty; nil without a waiter
-	queued        int           // runs in active that wait for admission
-	requests      int           // being answered
-	quiet         chan struct{} // made by Close, which refuses further requests; closed when the last one ends
+	queued        int            // runs in active that wait for admission
+	running       sync.WaitGroup // the runs in active; none is added once draining is set
+	ended         bool           // Close refuses further requests
+	requests      sync.WaitGroup // being answered; none is added once ended is set
 }
 
 // active is a run under way, from its acceptance to its end.
@@ -117,38 +120,21 @@ func New(o Options) (*Server, error) {
 	s.runs = newRunStore(st, o.Keep)
 	s.routes()
 	s.loadRuns()
-	s.serving.Go(s.maintain)
+	s.stopReviews = []func(){
+		interval.Start(10*time.Second, func() {
+			s.runs.prune()
+			s.uploads.removeExpired()
+		}),
+		interval.Start(checkInterval, s.endRevoked),
+	}
 	return s, nil
 }
 
 // checkInterval is how often the keys of requests under way are checked.
 const checkInterval = time.Second
 
-// maintain removes expired runs and uploads at intervals, and ends requests whose keys were revoked.
-func (s *Server) maintain() {
-	ticker := time.NewTicker(10 * time.Second)
-	defer ticker.Stop()
-	look := time.NewTicker(checkInterval)
-	defer look.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			s.runs.prune()
-			s.uploads.removeExpired()
-		case <-look.C:
-			s.endRevoked()
-		case <-s.closing.Done():
-			return
-		}
-	}
-}
-
 // Handler returns the handler of all routes.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
-
-// API returns the registry of operations for the OpenAPI document. Operations have the same checks as those of Mount, with the Access that
-// Operation.Metadata has under the key "access".
-func (s *Server) API() huma.API { return s.api }
 
 // Mount adds a route of another package, with the server's checks. pattern is that of http.ServeMux, with a method.
 func (s *Server) Mount(pattern string, a Access, h http.Handler) {
@@ -162,7 +148,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		WriteProblem(w, draining())
 		return
 	}
-	defer s.endRequest()
+	defer s.requests.Done()
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -177,40 +163,37 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(answer, r)
 }
 
-// beginRequest counts a request, unless the server has ended; endRequest removes it.
+// beginRequest counts a request, unless the server has ended.
 func (s *Server) beginRequest() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.quiet != nil {
-		return false
+	if !s.ended {
+		s.requests.Add(1)
 	}
-	s.requests++
-	return true
-}
-
-func (s *Server) endRequest() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.requests--; s.requests == 0 && s.quiet != nil {
-		close(s.quiet)
-	}
+	return !s.ended
 }
 
 // refuseRequests refuses further requests, and waits a while for those under way. It returns whether they have ended.
 func (s *Server) refuseRequests() bool {
 	s.mu.Lock()
-	s.quiet = make(chan struct{})
-	if s.requests == 0 {
-		close(s.quiet)
-	}
-	quiet := s.quiet
+	s.ended = true
 	s.mu.Unlock()
 	select {
-	case <-quiet:
+	case <-whenDone(&s.requests):
 		return true
 	case <-time.After(requestsTimeout):
 		return false
 	}
+}
+
+// whenDone returns a channel that is closed when the group is done.
+func whenDone(group *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		group.Wait()
+	}()
+	return done
 }
 
 // requestsTimeout bounds the end of requests after all runs have ended.
@@ -240,13 +223,11 @@ func (s *Server) answerPanic(a *answer, r *http.Request, cause any) {
 	if cause == http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity
 		panic(cause)
 	}
-	id := newID()
+	p, id := newFailure()
 	s.log.ErrorContext(r.Context(), "panic", "id", id, "route", r.Pattern, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	if a.begun {
 		panic(http.ErrAbortHandler) // abort: the client must not see a partial answer as complete
 	}
-	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
-	p.Instance = "urn:sandbox-run:failure:" + id
 	WriteProblem(a, p)
 }
 
@@ -257,12 +238,12 @@ func (s *Server) answerUnknown(w http.ResponseWriter, r *http.Request, handler h
 	if seen.status == http.StatusMethodNotAllowed {
 		allow := seen.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		s.fail(w, r, newProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
+		s.Fail(w, r, wire.NewProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
 		return
 	}
-	p := newProblem(wire.CodeNotFound, "no resource at %.200q", r.URL.Path)
+	p := wire.NewProblem(wire.CodeNotFound, "no resource at %.200q", r.URL.Path)
 	p.Hint = "GET " + wire.PathOpenAPI
-	s.fail(w, r, p)
+	s.Fail(w, r, p)
 }
 
 // headRecorder records status and headers of an answer.
@@ -285,10 +266,10 @@ func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 			p, err := s.authenticate(r)
 			if err == nil && !p.may(a.Scope) {
 				r = r.WithContext(context.WithValue(r.Context(), principalKey{}, p))
-				err = newProblem(wire.CodeForbidden, "the key needs the scope %s", a.Scope)
+				err = wire.NewProblem(wire.CodeForbidden, "the key needs the scope %s", a.Scope)
 			}
 			if err != nil {
-				s.fail(w, r, err)
+				s.Fail(w, r, err)
 				return
 			}
 			s.setVersion(w)
@@ -297,7 +278,7 @@ func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 			defer leave()
 		}
 		if !a.Draining && s.isDraining() {
-			s.fail(w, r, draining())
+			s.Fail(w, r, draining())
 			return
 		}
 		h.ServeHTTP(w, r)
@@ -337,7 +318,7 @@ func (s *Server) authenticate(r *http.Request) (*Principal, error) {
 
 // unauthorized is the same for every invalid token, so that it reveals nothing.
 func unauthorized() error {
-	return newProblem(wire.CodeUnauthorized, "send Authorization: Bearer TOKEN with a token of this server")
+	return wire.NewProblem(wire.CodeUnauthorized, "send Authorization: Bearer TOKEN with a token of this server")
 }
 
 // may reports whether a principal has a scope. No scopes means all; admin includes all; run includes read.
@@ -371,6 +352,7 @@ func (s *Server) registerRun(ctx context.Context) (context.Context, *active, err
 		return nil, nil, errDraining
 	}
 	s.active[a] = struct{}{}
+	s.running.Add(1)
 	return ctx, a, nil
 }
 
@@ -399,10 +381,7 @@ func (s *Server) unregisterRun(a *active) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.active, a)
-	if len(s.active) == 0 && s.idle != nil {
-		close(s.idle)
-		s.idle = nil
-	}
+	s.running.Done()
 }
 
 // addQueued changes the number of runs that wait for admission.
@@ -410,22 +389,6 @@ func (s *Server) addQueued(by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queued += by
-}
-
-// whenIdle returns a channel that is closed once no run is under way.
-func (s *Server) whenIdle() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.idle == nil {
-		s.idle = make(chan struct{})
-		if len(s.active) == 0 {
-			closed := s.idle
-			s.idle = nil
-			close(closed)
-			return closed
-		}
-	}
-	return s.idle
 }
 
 // stopTimeout bounds the end of cancelled runs: their grace, and the cleanup.
@@ -437,7 +400,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining = true
 	s.mu.Unlock()
-	idle := s.whenIdle()
+	idle := whenDone(&s.running)
 	select {
 	case <-idle:
 		return nil
@@ -473,6 +436,9 @@ func (s *Server) Close() error {
 		err = nil // the cancellation was intended
 	}
 	s.close()
+	for _, stop := range s.stopReviews {
+		stop()
+	}
 	s.serving.Wait()
 	if !s.refuseRequests() {
 		return errors.Join(err, errors.New("api: close: some clients do not read their answers; their files stay open"))

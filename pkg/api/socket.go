@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/stream"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -64,7 +65,7 @@ func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, use func(conte
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	unhookRevoked := whenRevoked(r.Context(), func() {
-		time.AfterFunc(farewellTimeout, cancel) // even if the client does not answer the close frame
+		time.AfterFunc(stream.FarewellTimeout, cancel) // even if the client does not answer the close frame
 		_ = conn.Close(websocket.StatusPolicyViolation, revokedText)
 		cancel()
 	})
@@ -77,7 +78,7 @@ func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, use func(conte
 
 // wantSocket checks the handshake, because the library's errors do not help a client.
 func wantSocket(r *http.Request) error {
-	p := newProblem(wire.CodeMalformed, "connect with a WebSocket client that offers the subprotocol %s", wire.Subprotocol)
+	p := wire.NewProblem(wire.CodeMalformed, "connect with a WebSocket client that offers the subprotocol %s", wire.Subprotocol)
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		p.Status = http.StatusUpgradeRequired
 		return p
@@ -107,15 +108,12 @@ type socketConn struct {
 	reason string // why the server closes the connection; empty: it does not
 }
 
-// farewellTimeout bounds the time for the last message to a client whose connection is closed.
-const farewellTimeout = 2 * time.Second
-
 // serve serves the connection until the run is over or the client disconnects.
 func (c *socketConn) serve(ctx context.Context, cancel context.CancelFunc, from uint64) {
 	// The library closes a connection whose context ends. The reason must be sent before that.
 	open, shut := context.WithCancel(context.WithoutCancel(ctx))
 	defer shut()
-	unhook := context.AfterFunc(ctx, func() { time.AfterFunc(farewellTimeout, shut) })
+	unhook := context.AfterFunc(ctx, func() { time.AfterFunc(stream.FarewellTimeout, shut) })
 	defer unhook()
 	var goroutines sync.WaitGroup
 	goroutines.Go(func() {
@@ -127,7 +125,7 @@ func (c *socketConn) serve(ctx context.Context, cancel context.CancelFunc, from 
 			c.acknowledge(open, 1, func(n wire.Notice) error { return c.notice(open, n) })
 		})
 	}
-	goroutines.Go(func() { c.ping(open, cancel, 2*keepAliveInterval, stallTimeout) })
+	goroutines.Go(func() { c.ping(open, cancel, 2*stream.KeepAliveInterval, stream.StallTimeout) })
 	whole := c.server.replay(ctx, c.run, from,
 		func(p portion) error { return c.portion(open, p) }, func(n wire.Notice) error { return c.notice(open, n) })
 	c.mu.Lock()
@@ -154,7 +152,7 @@ func (c *socketConn) portion(ctx context.Context, p portion) error {
 	}
 	if !p.continued {
 		ctx, cancel := context.WithCancel(ctx)
-		c.stalled = time.AfterFunc(stallTimeout, cancel)
+		c.stalled = time.AfterFunc(stream.StallTimeout, cancel)
 		var err error
 		if c.long, err = c.conn.Writer(ctx, websocket.MessageText); err != nil {
 			cancel()
@@ -162,7 +160,7 @@ func (c *socketConn) portion(ctx context.Context, p portion) error {
 		}
 		c.ended = cancel
 	}
-	c.stalled.Reset(stallTimeout)
+	c.stalled.Reset(stream.StallTimeout)
 	_, err := c.long.Write(bytes.TrimSuffix(p.data, []byte("\n")))
 	if err == nil && !p.open {
 		err = c.long.Close()
@@ -172,11 +170,6 @@ func (c *socketConn) portion(ctx context.Context, p portion) error {
 		c.ended()
 	}
 	return err
-}
-
-// result sends the last line.
-func (c *socketConn) result(ctx context.Context, line *resultLine) error {
-	return line.send(0, func(p portion) error { return c.portion(ctx, p) })
 }
 
 // lines sends events, one message each.
@@ -192,11 +185,11 @@ func (c *socketConn) lines(ctx context.Context, lines []byte) error {
 }
 
 func (c *socketConn) notice(ctx context.Context, n wire.Notice) error {
-	return c.send(ctx, bytes.TrimSuffix(appendJSON(nil, n), []byte("\n")))
+	return c.send(ctx, bytes.TrimSuffix(wire.AppendJSON(nil, n), []byte("\n")))
 }
 
 func (c *socketConn) send(ctx context.Context, message []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stream.StallTimeout)
 	defer cancel()
 	return c.conn.Write(ctx, websocket.MessageText, message)
 }
@@ -273,7 +266,7 @@ func (c *socketConn) handleMessage(ctx context.Context) bool {
 		c.setCloseReason(err.Error())
 		return false
 	case err != nil && ctx.Err() == nil:
-		return c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: newProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) == nil
+		return c.notice(ctx, wire.Notice{Kind: wire.KindError, Problem: wire.NewProblem(wire.CodeConflict, "%s: %s", m.Type, err)}) == nil
 	}
 	return true
 }

@@ -234,7 +234,7 @@ func TestNoClient(t *testing.T) {
 
 // TestInputPressure: unread input is bounded, and its sender waits.
 func TestInputPressure(t *testing.T) {
-	in := attach(t.Context(), &job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
+	in := attach(&job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
 	defer in.close()
 	block := make([]byte, maxBuffered)
 	if err := in.write(t.Context(), block); err != nil {
@@ -309,7 +309,7 @@ func TestMessagesOfOne(t *testing.T) {
 func TestPings(t *testing.T) {
 	for name, waits := range map[string]bool{"waits": true, "disconnected": false} {
 		t.Run(name, func(t *testing.T) {
-			in := attach(t.Context(), &job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
+			in := attach(&job{Info: Info{Way: WayAsync}, run: &wire.Run{Interactive: true}})
 			defer in.close()
 			if err := in.write(t.Context(), make([]byte, maxBuffered)); err != nil { // one more byte has to wait
 				t.Fatal(err)

@@ -53,6 +53,13 @@ type record struct {
 	Request   json.RawMessage   `json:"request,omitempty"` // until the run ends
 }
 
+func (c *record) info() wire.RunInfo {
+	return wire.RunInfo{
+		ID: c.ID, State: c.State, Language: c.Language, Labels: c.Labels, Accepted: c.Accepted, Started: c.Started, Ended: c.Ended,
+		Verdict: c.Verdict, Error: c.Problem, Receipt: c.Receipt,
+	}
+}
+
 // segmentRecord is a segment of a journal. A segment without a file follows the record itself.
 type segmentRecord struct {
 	First uint64 `json:"first"`
@@ -65,7 +72,7 @@ const (
 	suffixQueued  = ".q"
 	suffixRunning = ".r"
 	suffixDone    = ".d"
-	temporary     = ".tmp"
+	temporary     = userdir.Temporary
 	lockName      = "lock"
 )
 
@@ -95,39 +102,18 @@ func (s *store) close() {
 	_ = s.dir.Close()
 }
 
-// write makes a file atomically.
-func (s *store) write(name string, parts ...[]byte) error {
-	f, err := s.dir.Open(name+temporary, userdir.Write)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	err = f.Truncate(0) // a leftover of the same name
-	for _, p := range parts {
-		if err == nil {
-			_, err = f.Write(p)
-		}
-	}
-	if err == nil && s.durable {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = s.dir.Rename(name+temporary, name)
-	}
-	if err != nil {
-		_ = s.dir.Remove(name + temporary)
-		return err
-	}
-	if s.durable {
-		return s.dir.Sync()
-	}
-	return nil
+// accept stores a run that is to be run.
+func (s *store) accept(r *record) error {
+	return s.write(r.ID+suffixQueued, wire.AppendJSON(nil, r), nil)
 }
 
-func encodeRecord(r *record) []byte { return appendJSON(nil, r) }
-
-// accept stores a run that is to be run.
-func (s *store) accept(r *record) error { return s.write(r.ID+suffixQueued, encodeRecord(r)) }
+func (s *store) write(name string, head, events []byte) error {
+	return s.dir.Replace(name, s.durable, func(w io.Writer) error {
+		_, err := w.Write(head)
+		_, failed := w.Write(events)
+		return errors.Join(err, failed)
+	})
+}
 
 // begin marks a run as started. A power cut may lose the mark: then it is run again.
 func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
@@ -142,7 +128,7 @@ func (s *store) finish(r *record, j *journal) error {
 	for _, seg := range segments {
 		r.Segments = append(r.Segments, segmentRecord{seg.first, seg.count, seg.size, seg.file})
 	}
-	head := encodeRecord(r)
+	head := wire.AppendJSON(nil, r)
 	if err := s.write(r.ID+suffixDone, head, memory); err != nil {
 		return err
 	}
@@ -181,7 +167,7 @@ func (s *store) load() (runs []found, problems []error) {
 	for _, n := range names {
 		id, suffix := strings.TrimSuffix(n, filepath.Ext(n)), filepath.Ext(n)
 		switch {
-		case suffix == temporary:
+		case suffix == temporary, suffix == ".tmp": // a version before this one had another suffix
 			_ = s.dir.Remove(n)
 		case suffix == suffixDone, suffix == suffixRunning && !all[id+suffixDone],
 			suffix == suffixQueued && !all[id+suffixDone] && !all[id+suffixRunning]:

@@ -90,7 +90,7 @@ func keyOf(owner, id string) string {
 func checkUploadID(id string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if id == "" || len(id) > 128 || strings.Trim(id, letters) != "" || strings.Trim(id, ".") == "" {
-		return WrongField(wire.CodeInvalid, "id", "%.40q is no id; use 1 to 128 letters, digits, dots, dashes and underscores", id)
+		return wire.WrongField(wire.CodeInvalid, "id", "%.40q is no id; use 1 to 128 letters, digits, dots, dashes and underscores", id)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (u *uploads) count(owner string, size, number int64) {
 // put reads a file to its end and stores it.
 func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool, err error) {
 	key := keyOf(owner, id)
-	name := key + ".in-" + newID()
+	name := key + ".in-" + NewID()
 	f.owner = owner
 	if err := u.reserve(owner, 0, 1); err != nil {
 		return f, false, err
@@ -190,28 +190,19 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	}
 	defer out.Close()
 	sum := sha256.New()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			if f.size += int64(n); f.size > int64(u.keep.Upload) {
-				return f, false, newProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
-			}
-			if err := u.reserve(owner, int64(n), 0); err != nil {
-				return f, false, err
-			}
-			reserved += int64(n)
-			_, _ = sum.Write(buf[:n])
-			if _, err := out.Write(buf[:n]); err != nil {
-				return f, false, err
-			}
+	room := writerFunc(func(b []byte) (int, error) {
+		n := int64(len(b))
+		if f.size += n; f.size > int64(u.keep.Upload) {
+			return 0, wire.NewProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
 		}
-		if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			break
+		if err := u.reserve(owner, n, 0); err != nil {
+			return 0, err
 		}
-		if err != nil {
-			return f, false, bodyError(err)
-		}
+		reserved += n
+		return len(b), nil
+	})
+	if _, err := io.Copy(io.MultiWriter(room, sum, out), from); err != nil {
+		return f, false, bodyError(err)
 	}
 	f.digest = hex.EncodeToString(sum.Sum(nil))
 	f.name, f.expires = key+"."+f.digest, u.now().Add(u.keep.UploadFor)
@@ -267,7 +258,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	most := s.opts.Keep.Upload
 	if r.ContentLength > int64(most) {
-		return newProblem(wire.CodeTooLarge, "the file has %d bytes; at most %s are accepted", r.ContentLength, most)
+		return wire.NewProblem(wire.CodeTooLarge, "the file has %d bytes; at most %s are accepted", r.ContentLength, most)
 	}
 	control := http.NewResponseController(w)
 	// Allow the largest file at 64 KiB per second.
@@ -281,8 +272,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	if replaced {
 		status = http.StatusOK
 	}
-	answerJSON(w, status, appendJSON(nil, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires}))
-	return nil
+	return answerJSON(w, status, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires})
 }
 
 // download handles GET /v1/files/{id}.
@@ -293,11 +283,11 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
 	}
 	f, err := s.uploads.get(PrincipalFrom(r.Context()).ID, id)
 	if err != nil {
-		return newProblem(wire.CodeNotFound, "%s", err)
+		return wire.NewProblem(wire.CodeNotFound, "%s", err)
 	}
 	file, err := s.uploads.open(f)
 	if err != nil {
-		return newProblem(wire.CodeNotFound, "%s", err)
+		return wire.NewProblem(wire.CodeNotFound, "%s", err)
 	}
 	defer file.Close()
 	serveHead(w, id, f.size)
@@ -313,7 +303,7 @@ func (s *Server) discard(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !s.uploads.remove(keyOf(PrincipalFrom(r.Context()).ID, id)) {
-		return newProblem(wire.CodeNotFound, "%s", errNoUpload)
+		return wire.NewProblem(wire.CodeNotFound, "%s", errNoUpload)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,12 +60,7 @@ func Open(path string, o Options) (*Log, error) {
 	if err != nil || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0) {
 		return nil, sandbox.Invalid("audit log", "%q does not name a file", path)
 	}
-	if o.MaxSize == 0 {
-		o.MaxSize = DefaultMaxSize
-	}
-	if o.Wait == 0 {
-		o.Wait = DefaultWait
-	}
+	o.MaxSize, o.Wait = cmp.Or(o.MaxSize, DefaultMaxSize), cmp.Or(o.Wait, DefaultWait)
 	l := &Log{dir: filepath.Dir(absolute), name: filepath.Base(absolute), options: o, turn: make(chan struct{}, 1)}
 	if err := l.checkOwner(); err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sandbox-run/sandbox-run/internal/userdir"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -59,24 +58,12 @@ func (w *writer) outdated(k Keep) (outdated []string, last link, err error) {
 	var all []rotated
 	total := w.size
 	for _, name := range names {
-		f, err := w.dir.Open(name, userdir.Read)
+		size, end, err := w.endOfRotated(name)
 		if err != nil {
 			return nil, last, err
 		}
-		a := rotated{name: name}
-		info, err := f.Stat()
-		if err == nil {
-			a.size = info.Size()
-			var end ending
-			end, err = endOf(f, a.size)
-			a.last = end.last
-		}
-		_ = f.Close()
-		if err != nil {
-			return nil, last, err
-		}
-		total += a.size
-		all = append(all, a)
+		total += size
+		all = append(all, rotated{name, size, end.last})
 	}
 	for _, a := range all {
 		tooMuch := k.Size > 0 && total > int64(k.Size)

@@ -57,17 +57,23 @@ func (w *writer) lastRotated() (last link, found bool, err error) {
 	if err != nil || len(names) == 0 {
 		return link{}, false, err
 	}
-	f, err := w.dir.Open(names[len(names)-1], userdir.Read)
+	_, end, err := w.endOfRotated(names[len(names)-1])
+	return end.last, end.found, err
+}
+
+// endOfRotated returns the size and the end of a rotated file.
+func (w *writer) endOfRotated(name string) (size int64, end ending, err error) {
+	f, err := w.dir.Open(name, userdir.Read)
 	if err != nil {
-		return link{}, false, err
+		return 0, end, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return link{}, false, err
+		return 0, end, err
 	}
-	end, err := endOf(f, info.Size())
-	return end.last, end.found, err
+	end, err = endOf(f, info.Size())
+	return info.Size(), end, err
 }
 
 // ending describes the end of a file.

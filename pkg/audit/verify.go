@@ -65,12 +65,13 @@ const maxFaults = 1000
 // removed, added or moved. Torn lines that a writer repaired are notes. The error means that a part could not be read; the report then
 // covers the rest.
 func (l *Log) Verify() (Report, error) {
+	v := &verifier{report: Report{Files: []string{}, Faults: []Fault{}, Notes: []Note{}}}
 	s, err := l.snapshot()
 	if err != nil {
-		return Report{Files: []string{}, Faults: []Fault{}, Notes: []Note{}}, l.failed(err)
+		return v.report, l.failed(err)
 	}
 	defer s.close()
-	v := &verifier{head: s.head, report: Report{Files: []string{}, Faults: []Fault{}, Notes: []Note{}}}
+	v.head = s.head
 	for _, p := range s.pieces {
 		v.file = filepath.Join(l.dir, p.name)
 		v.report.Files = append(v.report.Files, v.file)

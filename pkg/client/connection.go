@@ -35,7 +35,7 @@ type sendWindow struct {
 	size        uint64 // bytes that may be sent and not yet read; 0: no limit known
 	sent, taken uint64
 	over        bool
-	changed     chan struct{} // closed by the next update; nil: no waiter
+	changed     sync.Cond
 }
 
 // update changes fields and wakes the waiters.
@@ -43,10 +43,7 @@ func (f *sendWindow) update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
-	if f.changed != nil {
-		close(f.changed)
-		f.changed = nil
-	}
+	f.changed.Broadcast()
 }
 
 // reserve blocks until n bytes may be sent, and counts them as sent.
@@ -54,13 +51,7 @@ func (f *sendWindow) reserve(n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for !f.over && f.size > 0 && f.sent-f.taken+uint64(n) > f.size {
-		if f.changed == nil {
-			f.changed = make(chan struct{})
-		}
-		changed := f.changed
-		f.mu.Unlock()
-		<-changed
-		f.mu.Lock()
+		f.changed.Wait()
 	}
 	if f.over {
 		return ErrBroken
@@ -73,11 +64,17 @@ func (f *sendWindow) close() { f.update(func() { f.over = true }) }
 
 // OpenInteractive opens a connection for StartRun. The run ends with the connection.
 func (c *Client) OpenInteractive(ctx context.Context) (*Connection, error) {
-	socket, header, err := c.t.Dial(ctx, wire.PathTalk, wire.Subprotocol)
+	return c.connect(ctx, "", wire.PathTalk)
+}
+
+func (c *Client) connect(ctx context.Context, id, path string) (*Connection, error) {
+	socket, header, err := c.t.Dial(ctx, path, wire.Subprotocol)
 	if err != nil {
 		return nil, err
 	}
-	return &Connection{Header: header, socket: socket}, nil
+	s := &Connection{ID: id, Header: header, socket: socket}
+	s.window.changed.L = &s.window.mu
+	return s, nil
 }
 
 // StartRun starts a program on a connection of OpenInteractive. With run.Interactive its standard input stays open. An error wraps
@@ -95,11 +92,7 @@ func (s *Connection) StartRun(ctx context.Context, run *wire.Run) error {
 
 // Attach connects to a started run, and reads its events from a sequence number on. A run that was started as interactive begins now.
 func (c *Client) Attach(ctx context.Context, id string, from uint64) (*Connection, error) {
-	socket, header, err := c.t.Dial(ctx, query(wire.PathRuns+"/"+url.PathEscape(id)+"/ws", from), wire.Subprotocol)
-	if err != nil {
-		return nil, err
-	}
-	return &Connection{ID: id, Header: header, socket: socket}, nil
+	return c.connect(ctx, id, query(wire.PathRuns+"/"+url.PathEscape(id)+"/ws", from))
 }
 
 // Next blocks for the next event, with the errors of Running.Next.

@@ -24,8 +24,8 @@ type Running struct {
 	client *Client
 	body   io.ReadCloser
 	lines  *bufio.Reader
-	last   uint64 // sequence number of the last event
-	over   bool   // a result or a problem was read
+
+	over bool // a result or a problem was read
 }
 
 func newRunning(c *Client, resp *Response) *Running {
@@ -89,7 +89,7 @@ func (r *Running) read(line []byte) (ev executor.Event, skip bool, err error) {
 			return ev, false, errors.New("server event: the last event has no result")
 		}
 	}
-	r.last = ev.Seq
+
 	return ev, false, nil
 }
 

@@ -2,8 +2,6 @@ package receipt
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -93,10 +91,4 @@ func appendScalar(out []byte, v any) ([]byte, error) {
 		return nil, err
 	}
 	return append(out, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...), nil
-}
-
-// Digest returns the hexadecimal SHA-256 of content, as statements have it.
-func Digest(content []byte) string {
-	sum := sha256.Sum256(content)
-	return hex.EncodeToString(sum[:])
 }

@@ -36,15 +36,12 @@ func DefaultDir() (string, error) {
 
 // OpenSigner returns a Signer with the key of a directory, and makes the key the first time. It refuses a directory that other users
 // can write to. It blocks for up to ten seconds while another process makes the key.
-func OpenSigner(path string) (*Signer, error) {
-	s, err := openSigner(path)
-	if err != nil {
-		return nil, &sandbox.Error{Op: "receipt key", Err: err, Hint: "use a directory that only you can write to"}
-	}
-	return s, nil
-}
-
-func openSigner(path string) (_ *Signer, err error) {
+func OpenSigner(path string) (_ *Signer, err error) {
+	defer func() {
+		if err != nil {
+			err = &sandbox.Error{Op: "receipt key", Err: err, Hint: "use a directory that only you can write to"}
+		}
+	}()
 	dir, err := userdir.OpenDir(path, userdir.Write)
 	if err != nil {
 		return nil, err
@@ -84,22 +81,16 @@ func openSigner(path string) (_ *Signer, err error) {
 		return nil, err
 	}
 	// Write the public half first, so that a private key always has it beside it.
-	if err := writeWhole(dir, PublicFile, []byte(s.Public().PEM())); err != nil {
+	if err := dir.Replace(PublicFile, true, func(w io.Writer) error {
+		_, err := io.WriteString(w, s.Public().PEM())
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	if _, err := f.WriteAt(pem.EncodeToMemory(&pem.Block{Type: privateBlock, Bytes: append(bytes.Clone(pkcs8), seed...)}), 0); err != nil {
 		return nil, errors.Join(err, f.Truncate(0))
 	}
 	return s, errors.Join(f.Sync(), dir.Sync())
-}
-
-func writeWhole(dir *userdir.Dir, name string, text []byte) error {
-	f, err := dir.Open(name, userdir.Write)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(text, 0)
-	return errors.Join(err, f.Truncate(int64(len(text))), f.Close())
 }
 
 func parsePrivate(text []byte) (*Signer, error) {

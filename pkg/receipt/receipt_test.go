@@ -50,9 +50,9 @@ func aStatement(t testing.TB) Statement {
 	o, err := Read([]byte(aResult))
 	must(t, err)
 	return Statement{
-		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)), RequestSHA256: Digest([]byte(`{"code":"1"}`)),
-		CodeSHA256:  Digest([]byte("1")),
-		StdinSHA256: Digest(nil), Outcome: o, Audit: &audit.Link{Seq: 4, Hash: strings.Repeat("a", 64)},
+		Run: "r-1", Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)), RequestSHA256: audit.Digest([]byte(`{"code":"1"}`)),
+		CodeSHA256:  audit.Digest([]byte("1")),
+		StdinSHA256: audit.Digest(nil), Outcome: o, Audit: &audit.Link{Seq: 4, Hash: strings.Repeat("a", 64)},
 	}
 }
 
@@ -72,8 +72,8 @@ func TestReceiptHasWhatWasSigned(t *testing.T) {
 	want := aStatement(t)
 	if st.Run != want.Run || !st.Time.Equal(want.Time) || st.Server != key.ID() || st.Verdict != sandbox.VerdictOK ||
 		*st.Audit != *want.Audit ||
-		st.StdoutSHA256 != Digest([]byte("hi <b>&\u2028\n")) || len(st.Files) != 1 ||
-		st.Files[0] != (File{Path: "a.bin", Size: 2, SHA256: Digest([]byte{0xff, 0xfe})}) {
+		st.StdoutSHA256 != audit.Digest([]byte("hi <b>&\u2028\n")) || len(st.Files) != 1 ||
+		st.Files[0] != (File{Path: "a.bin", Size: 2, SHA256: audit.Digest([]byte{0xff, 0xfe})}) {
 		t.Errorf("%+v", st)
 	}
 	must(t, st.Matches([]byte(aResult)))

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -53,7 +54,7 @@ const (
 )
 
 // ID returns the key's name in receipts: the first 16 digits of its digest.
-func (k PublicKey) ID() string { return Digest(append(bytes.Clone(spki), k...))[:idLength] }
+func (k PublicKey) ID() string { return audit.Digest(append(bytes.Clone(spki), k...))[:idLength] }
 
 // PEM returns the key in the form that openssl reads.
 func (k PublicKey) PEM() string {

@@ -182,7 +182,7 @@ func digestText(text, encoding string) (sum string, size int, err error) {
 	default:
 		return "", 0, fmt.Errorf("unknown encoding %q", encoding)
 	}
-	return Digest(data), len(data), nil
+	return audit.Digest(data), len(data), nil
 }
 
 // ErrDiffers is the error that Matches, MatchesRequest and MatchesLog wrap: the receipt is genuine, but describes something else.
@@ -218,7 +218,7 @@ func (s *Statement) Matches(result []byte) error {
 
 // MatchesRequest returns nil if body is that of the request whose result was signed, and an error that wraps ErrDiffers otherwise.
 func (s *Statement) MatchesRequest(body []byte) error {
-	if Digest(body) != s.RequestSHA256 {
+	if audit.Digest(body) != s.RequestSHA256 {
 		return fmt.Errorf("request %w", ErrDiffers)
 	}
 	return nil

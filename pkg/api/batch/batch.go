@@ -3,8 +3,6 @@ package batch
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -29,24 +27,14 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Server is the part of api.Server that a batch uses.
-type Server interface {
-	Do(ctx context.Context, p *api.Principal, run *wire.Run, c api.Call) (*api.Finished, error)
-	ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error)
-	Problem(ctx context.Context, err error) *wire.Problem
-	Fail(w http.ResponseWriter, r *http.Request, err error)
-}
-
-var _ Server = (*api.Server)(nil)
-
 // Handler handles POST /v1/batch.
 type Handler struct {
 	o      Options
-	server Server
+	server *api.Server
 }
 
 // New makes a handler, which needs no closing.
-func New(s Server, o Options) *Handler {
+func New(s *api.Server, o Options) *Handler {
 	o.Items = cmp.Or(o.Items, 1000)
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	o.RetryTimeout = cmp.Or(o.RetryTimeout, 5*time.Minute)
@@ -58,26 +46,22 @@ func New(s Server, o Options) *Handler {
 
 // Mount adds the route to a server and to its OpenAPI document.
 func Mount(s *api.Server, o Options) {
-	s.Mount("POST "+wire.PathBatch, api.Access{Scope: api.ScopeRun}, New(s, o))
-	schemas := s.API().OpenAPI().Components.Schemas
-	schema := func(t reflect.Type) *huma.MediaType { return &huma.MediaType{Schema: schemas.Schema(t, true, "")} }
-	s.API().OpenAPI().AddOperation(&huma.Operation{
+	access := api.Access{Scope: api.ScopeRun}
+	s.Mount("POST "+wire.PathBatch, access, New(s, o))
+	schema := func(t reflect.Type) *huma.MediaType { return &huma.MediaType{Schema: s.Schema(t)} }
+	s.Describe(&huma.Operation{
 		OperationID: "batch", Method: http.MethodPost, Path: wire.PathBatch, Tags: []string{"Runs"},
 		Summary: "Run many programs, or one with many inputs",
 		Description: "Every item has a result or a problem of its own. Items come in the order of the request or as they end, as one document " +
 			"or, with Accept: application/x-ndjson or text/event-stream, one per line. A client that disconnects cancels the remaining items.",
 		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{wire.TypeJSON: schema(reflect.TypeFor[wire.Batch]())}},
-		Security:    []map[string][]string{{"token": {}}, {}},
 		Responses: map[string]*huma.Response{
 			"200": {Description: "The items, and a summary.", Content: map[string]*huma.MediaType{
 				wire.TypeJSON: schema(reflect.TypeFor[wire.BatchResult]()), wire.TypeNDJSON: schema(reflect.TypeFor[wire.BatchItem]()),
 				wire.TypeSSE: {Schema: &huma.Schema{Type: huma.TypeString}},
 			}},
-			"default": {
-				Description: "A problem (RFC 9457).", Content: map[string]*huma.MediaType{wire.TypeProblem: schema(reflect.TypeFor[wire.Problem]())},
-			},
 		},
-	})
+	}, access)
 }
 
 // ServeHTTP runs a batch.
@@ -108,7 +92,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	t := &batch{
 		h: h, b: b, principal: api.PrincipalFrom(ctx), parallel: min(h.o.Parallel, b.Len()), out: newWriter(w, kind, cancel),
-		summary: wire.BatchSummary{ID: newID(), Items: b.Len(), Verdicts: map[string]int{}},
+		summary: wire.BatchSummary{ID: api.NewID(), Items: b.Len(), Verdicts: map[string]int{}},
 	}
 	if b.Parallel > 0 {
 		t.parallel = min(t.parallel, int(b.Parallel))
@@ -124,7 +108,7 @@ func (h *Handler) check(b *wire.Batch) error {
 		if b.Run == nil {
 			field = "runs"
 		}
-		p := api.WrongField(wire.CodeCeiling, field, "%d items are above the operator's maximum of %d", n, h.o.Items)
+		p := wire.WrongField(wire.CodeCeiling, field, "%d items are above the operator's maximum of %d", n, h.o.Items)
 		p.Hint, p.Errors[0].Ceiling = "send several batches", strconv.Itoa(h.o.Items)
 		return p
 	}
@@ -132,18 +116,12 @@ func (h *Handler) check(b *wire.Batch) error {
 		return nil
 	}
 	if h.o.Webhooks == nil {
-		return api.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
+		return wire.WrongField(wire.CodeUnsupported, "webhook", "%s", api.WebhooksDisabled)
 	}
-	if err := h.o.Webhooks.Check(webhook.Hook(*b.Webhook)); err != nil {
-		return api.WrongField(wire.CodeInvalid, "webhook", "%s", err)
+	if err := h.o.Webhooks.Check(b.Webhook); err != nil {
+		return wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 	}
 	return nil
-}
-
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // sendWebhook queues the webhook that reports the end of the batch.
@@ -154,7 +132,7 @@ func (t *batch) sendWebhook() {
 	body, err := json.Marshal(webhook.Message{Type: webhook.TypeBatch, Timestamp: time.Now(), Data: t.summary})
 	if err == nil {
 		err = t.h.o.Webhooks.Send(webhook.Delivery{
-			ID: t.summary.ID, Owner: t.principal.ID, Hook: webhook.Hook(*t.b.Webhook), Body: body,
+			ID: t.summary.ID, Owner: t.principal.ID, Hook: t.b.Webhook, Body: body,
 		})
 	}
 	if err != nil {

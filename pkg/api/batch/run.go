@@ -49,7 +49,8 @@ func (t *batch) run(ctx context.Context) error {
 	window := make(chan struct{}, 2*t.parallel)
 	workers.Go(func() { t.feed(ctx, &workers, window, done) })
 
-	stop := t.out.keepAlive()
+	defer t.out.ClearDeadline()
+	stop := t.out.KeepAlive(func() bool { return true })
 	defer stop()
 	if err := t.write(ctx, done, window); err != nil {
 		return err
@@ -195,7 +196,7 @@ func (t *batch) do(ctx context.Context, run *wire.Run, i int, c *compiling) (*ap
 			err = f.Err // it was never admitted
 		}
 		var refusal *api.Refusal
-		if !errors.As(err, &refusal) || refusal.Code == wire.CodeDraining || i == 0 && !t.out.started() || time.Now().After(deadline) {
+		if !errors.As(err, &refusal) || refusal.Code == wire.CodeDraining || i == 0 && !t.out.Started() || time.Now().After(deadline) {
 			return f, err
 		}
 		wait := time.NewTimer(max(refusal.RetryAfter, 10*time.Millisecond))
@@ -224,7 +225,7 @@ func (t *batch) write(ctx context.Context, done <-chan outcome, window <-chan st
 			t.summary.Cancelled = true
 			return nil
 		}
-		if !t.out.started() && t.failsAll(ctx, s) {
+		if !t.out.Started() && t.failsAll(ctx, s) {
 			return s.err
 		}
 		ready := []outcome{s}

@@ -38,8 +38,7 @@ func (a *answer) replay(w http.ResponseWriter, r *http.Request, server *api.Serv
 
 // accepted returns the answer of POST /v1/runs for a run that the server still keeps.
 func accepted(info wire.RunInfo) *answer {
-	body, _ := json.Marshal(info) // can not fail: plain values
-	return &answer{status: http.StatusAccepted, body: append(body, '\n'), header: http.Header{
+	return &answer{status: http.StatusAccepted, body: wire.AppendJSON(nil, info), header: http.Header{
 		"Content-Type": {wire.TypeJSON}, "Cache-Control": {"no-store"}, "Location": {wire.PathRuns + "/" + info.ID}, wire.HeaderRunID: {info.ID},
 	}}
 }

@@ -128,7 +128,7 @@ func readKey(values []string) (string, *wire.Problem) {
 
 // problem makes a problem about the Idempotency-Key header.
 func problem(code, message string) *wire.Problem {
-	return api.WrongField(code, wire.HeaderIdempotencyKey, "%s", message)
+	return wire.WrongField(code, wire.HeaderIdempotencyKey, "%s", message)
 }
 
 // serve sends the stored answer, waits for it, or lets the route make it.

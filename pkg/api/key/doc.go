@@ -14,8 +14,8 @@
 // would make it easy to keep the server busy. The checksum lets a mistyped key, and a scanner that looks for keys in places they do not
 // belong to, be recognised without a server; it says nothing about which keys there are.
 //
-// Place in the flow. `sandbox-run key` changes a Store; a server looks keys up in a Ring. It imports the types of pkg/sandbox and
-// internal/userdir. sandbox-rund links it.
+// Place in the flow. `sandbox-run key` changes a Store; a server looks keys up in a Ring. It imports the types of pkg/sandbox,
+// internal/userdir and pkg/api/internal/interval. sandbox-rund links it.
 //
 // Lifecycle. A Store is a path and needs no closing. A Ring is closed, which writes down what was used.
 //

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/interval"
 )
 
 // ErrRefused is the one answer to every invalid token: missing, malformed, unknown, expired or removed. A client without a key
@@ -38,16 +39,14 @@ type Ring struct {
 	loaded bool
 	used   map[string]time.Time // last uses that are not yet written
 
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	stop func() // ends the writes of last uses
+	once sync.Once
 }
 
 // NewRing returns a ring with the keys of a store. The caller closes it.
 func NewRing(s *Store) *Ring {
-	r := &Ring{store: s, now: time.Now, used: map[string]time.Time{}, stop: make(chan struct{})}
-	r.stopped.Add(1)
-	go r.writeDown(useInterval)
+	r := &Ring{store: s, now: time.Now, used: map[string]time.Time{}}
+	r.stop = interval.Start(useInterval, func() { _ = r.flush() }) // last uses may be lost; the next flush tries again
 	return r
 }
 
@@ -90,42 +89,38 @@ func which(hash string) string { return hash[:min(len(hash), 16)] }
 
 // Len returns the number of keys that are valid now.
 func (r *Ring) Len() (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.refresh(); err != nil {
-		return 0, err
-	}
+	keys, err := r.current()
 	n := 0
-	for _, rec := range r.keys {
+	for _, rec := range keys {
 		if !rec.Expired(r.now()) {
 			n++
 		}
 	}
-	return n, nil
+	return n, err
+}
+
+// current returns the keys of the file as it is now. The map is not changed any more.
+func (r *Ring) current() (map[string]record, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.refresh()
+	return r.keys, err
 }
 
 // Good reports whether the key with that id exists, has not expired, and still accepts that secret; an empty secret matches any.
 func (r *Ring) Good(id, secret string) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.refresh(); err != nil {
+	keys, err := r.current()
+	rec, known := keys[id]
+	if err != nil || !known || rec.Expired(r.now()) {
 		return false, err
-	}
-	rec, known := r.keys[id]
-	if !known || rec.Expired(r.now()) {
-		return false, nil
 	}
 	return secret == "" || secret == which(rec.Hash) || secret == which(rec.Old) && r.now().Before(rec.Till), nil
 }
 
 // Known returns the number of keys, expired ones included.
 func (r *Ring) Known() (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.refresh(); err != nil {
-		return 0, err
-	}
-	return len(r.keys), nil
+	keys, err := r.current()
+	return len(keys), err
 }
 
 // refresh reads the keys again if the file has changed. One stat per request takes a microsecond; in return the ring refuses a
@@ -160,21 +155,6 @@ func same(a, b fs.FileInfo) bool {
 	return a != nil && b != nil && os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && a.Mode() == b.Mode()
 }
 
-// writeDown writes the last uses to the file at each interval.
-func (r *Ring) writeDown(every time.Duration) {
-	defer r.stopped.Done()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.stop:
-			return
-		case <-tick.C:
-			_ = r.flush() // last uses may be lost; the next flush tries again
-		}
-	}
-}
-
 func (r *Ring) flush() error {
 	r.mu.Lock()
 	used := r.used
@@ -189,8 +169,7 @@ func (r *Ring) flush() error {
 // Close writes the last uses and stops the ring. A second call does nothing.
 func (r *Ring) Close() (err error) {
 	r.once.Do(func() {
-		close(r.stop)
-		r.stopped.Wait()
+		r.stop()
 		err = r.flush()
 	})
 	return err

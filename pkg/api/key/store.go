@@ -1,6 +1,7 @@
 package key
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -198,36 +199,33 @@ func (s *Store) Show(ctx context.Context, name string) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	for _, k := range keys {
-		if k.Name == name || k.ID == name {
-			return k, nil
-		}
+	i, err := find(keys, name, func(k Key) Key { return k })
+	if err != nil {
+		return Key{}, err
 	}
-	names := make([]string, len(keys))
-	for i, k := range keys {
-		names[i] = k.Name
-	}
-	return Key{}, noKey(name, names)
+	return keys[i], nil
 }
 
-func noKey(name string, names []string) error {
+// find returns the index of the key with that name or id.
+func find[T any](all []T, name string, keyOf func(T) Key) (int, error) {
+	names := make([]string, len(all))
+	for i, one := range all {
+		k := keyOf(one)
+		if k.Name == name || k.ID == name {
+			return i, nil
+		}
+		names[i] = k.Name
+	}
 	hint := "sandbox-run key list"
 	if like := nearest.Word(name, names); like != "" {
 		hint = like + ", or " + hint
 	}
-	return &sandbox.Error{Op: fmt.Sprintf("key %q", name), Kind: sandbox.ErrInvalid, Err: errors.New("no key has that name or id"),
+	return 0, &sandbox.Error{Op: fmt.Sprintf("key %q", name), Kind: sandbox.ErrInvalid, Err: errors.New("no key has that name or id"),
 		Hint: hint}
 }
 
 func (doc *document) find(name string) (int, error) {
-	if i := slices.IndexFunc(doc.Keys, func(r record) bool { return r.Name == name || r.ID == name }); i >= 0 {
-		return i, nil
-	}
-	names := make([]string, len(doc.Keys))
-	for i, r := range doc.Keys {
-		names[i] = r.Name
-	}
-	return 0, noKey(name, names)
+	return find(doc.Keys, name, func(r record) Key { return r.Key })
 }
 
 // Remove removes the key with that name or id. Servers refuse it from then on.
@@ -286,27 +284,25 @@ func (s *Store) read(ctx context.Context, purpose userdir.Purpose) (*document, e
 		return nil, s.failed("read", err)
 	}
 	defer dir.Close()
-	doc, _, err := s.readIn(dir, purpose)
-	return doc, err
+	return s.readIn(dir, purpose)
 }
 
-// readIn reads the file and returns the FileInfo of the file that it read.
-func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, fs.FileInfo, error) {
+func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, error) {
 	f, err := dir.Open(filepath.Base(s.path), purpose)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &document{Version: version}, nil, nil
+		return &document{Version: version}, nil
 	}
 	if err != nil {
-		return nil, nil, s.failed("read", err)
+		return nil, s.failed("read", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, nil, s.failed("read", err)
+		return nil, s.failed("read", err)
 	}
 	// A user who can write this file can make a key.
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, nil, &sandbox.Error{
+		return nil, &sandbox.Error{
 			Op: "keys in " + s.path, Err: fmt.Errorf("others can read or write them (mode %04o)", info.Mode().Perm()), Hint: "chmod 0600 " + s.path,
 		}
 	}
@@ -314,19 +310,19 @@ func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, fs
 	if err == nil && len(data) > mostFile {
 		err = fmt.Errorf("more than %d bytes", mostFile)
 	}
-	if err != nil {
-		return nil, nil, s.failed("read", err)
+	var doc *document
+	if err == nil {
+		doc, err = decode(data)
 	}
-	doc, err := decode(data)
 	if err != nil {
-		return nil, nil, s.failed("read", err)
+		return nil, s.failed("read", err)
 	}
-	return doc, info, nil
+	return doc, nil
 }
 
 // decode is strict: an unknown field may be one that restricts a key.
 func decode(data []byte) (*document, error) {
-	in := json.NewDecoder(strings.NewReader(string(data)))
+	in := json.NewDecoder(bytes.NewReader(data))
 	in.DisallowUnknownFields()
 	var doc document
 	if err := in.Decode(&doc); err != nil {
@@ -356,18 +352,18 @@ func (s *Store) change(ctx context.Context, change func(*document) error) error 
 		return err
 	}
 	defer unlock()
-	doc, _, err := s.readIn(dir, userdir.Trust)
+	doc, err := s.readIn(dir, userdir.Trust)
 	if err != nil {
 		return err
 	}
 	if err := change(doc); err != nil {
 		return err
 	}
-	data, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return s.failed("write", err)
-	}
-	if err := replace(dir, filepath.Base(s.path), append(data, '\n'), true); err != nil {
+	if err := dir.Replace(filepath.Base(s.path), true, func(w io.Writer) error {
+		out := json.NewEncoder(w)
+		out.SetIndent("", "  ")
+		return out.Encode(doc)
+	}); err != nil {
 		return s.failed("write", err)
 	}
 	return nil
@@ -397,33 +393,6 @@ func (s *Store) lock(ctx context.Context) (dir *userdir.Dir, unlock func(), err 
 	}, nil
 }
 
-// replace writes a file and renames it over the old one: a reader, and a machine after a power cut, has either the old or the new one.
-func replace(dir *userdir.Dir, name string, data []byte, precious bool) error {
-	next := name + ".new"
-	if err := dir.Remove(next); err != nil { // left by a crash
-		return err
-	}
-	f, err := dir.Open(next, userdir.Write)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil && precious {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		_ = dir.Remove(next)
-		return err
-	}
-	if err := dir.Rename(next, name); err != nil {
-		return err
-	}
-	if precious {
-		return dir.Sync()
-	}
-	return nil
-}
-
 // readUsed returns the last uses of keys, as far as servers have written them.
 func (s *Store) readUsed() map[string]time.Time {
 	used := map[string]time.Time{}
@@ -441,7 +410,7 @@ func (s *Store) writeUsed(ctx context.Context, now map[string]time.Time) error {
 		return err
 	}
 	defer unlock()
-	doc, _, err := s.readIn(dir, userdir.Trust)
+	doc, err := s.readIn(dir, userdir.Trust)
 	if err != nil {
 		return err
 	}
@@ -455,11 +424,9 @@ func (s *Store) writeUsed(ctx context.Context, now map[string]time.Time) error {
 			after[r.ID] = last
 		}
 	}
-	data, err := json.Marshal(after)
-	if err == nil {
-		err = replace(dir, filepath.Base(s.path)+".used", data, false)
-	}
-	if err != nil {
+	if err := dir.Replace(filepath.Base(s.path)+".used", false, func(w io.Writer) error {
+		return json.NewEncoder(w).Encode(after)
+	}); err != nil {
 		return s.failed("write the use of", err)
 	}
 	return nil

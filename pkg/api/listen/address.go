@@ -112,13 +112,10 @@ func (a Address) Exposed() bool { return a.Path == "" && !a.TCP.Addr().IsLoopbac
 
 // Via returns how connections to the address will arrive.
 func (a Address) Via(secured bool) Via {
-	switch {
-	case a.Path != "":
-		return Via{Kind: Unix, At: a.String()}
-	case a.Exposed():
-		return Via{Kind: Exposed, TLS: secured, At: a.String()}
+	if a.Path != "" {
+		return viaOf(&net.UnixAddr{Name: a.Path}, secured)
 	}
-	return Via{Kind: Loopback, TLS: secured, At: a.String()}
+	return viaOf(net.TCPAddrFromAddrPort(a.TCP), secured)
 }
 
 func (a Address) String() string {

@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -85,12 +86,7 @@ type Set struct {
 
 // Open binds all addresses, or none.
 func Open(ctx context.Context, o Options) (*Set, error) {
-	if o.MaxConnections == 0 {
-		o.MaxConnections = defaultConnections
-	}
-	if o.WriteTimeout == 0 {
-		o.WriteTimeout = defaultWriteTimeout
-	}
+	o.MaxConnections, o.WriteTimeout = cmp.Or(o.MaxConnections, defaultConnections), cmp.Or(o.WriteTimeout, defaultWriteTimeout)
 	s := &Set{}
 	slots := make(chan struct{}, o.MaxConnections)
 	add := func(l net.Listener, close func() error, via Via) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/interval"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -77,9 +78,8 @@ type Notifier struct {
 	conn  net.Conn
 	every time.Duration // between two watchdog messages; 0 for none
 
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	once    sync.Once
+	stop func() // ends the watchdog messages
+	once sync.Once
 }
 
 // NewNotifier connects to systemd's notification socket, and unsets its variables. It returns nil if there is none. The caller closes it.
@@ -99,7 +99,7 @@ func NewNotifier() (*Notifier, error) {
 	if err != nil {
 		return nil, &sandbox.Error{Op: "NOTIFY_SOCKET " + path, Err: cause(err)}
 	}
-	n := &Notifier{conn: c, stop: make(chan struct{})}
+	n := &Notifier{conn: c, stop: func() {}}
 	if pid == "" || pid == strconv.Itoa(os.Getpid()) {
 		if us, err := strconv.ParseInt(usec, 10, 64); err == nil && us > 0 {
 			n.every = time.Duration(us) * time.Microsecond / 2 // as sd_watchdog_enabled(3) recommends
@@ -128,22 +128,11 @@ func (n *Notifier) Ready(status string, alive func() bool) {
 	if n.every <= 0 {
 		return
 	}
-	n.stopped.Add(1)
-	go func() {
-		defer n.stopped.Done()
-		tick := time.NewTicker(n.every)
-		defer tick.Stop()
-		for {
-			if alive() {
-				n.Send("WATCHDOG=1")
-			}
-			select {
-			case <-n.stop:
-				return
-			case <-tick.C:
-			}
+	n.stop = interval.Start(n.every, func() {
+		if alive() {
+			n.Send("WATCHDOG=1")
 		}
-	}()
+	})
 }
 
 // Close stops the watchdog messages. It may be called twice.
@@ -152,8 +141,7 @@ func (n *Notifier) Close() (err error) {
 		return nil
 	}
 	n.once.Do(func() {
-		close(n.stop)
-		n.stopped.Wait()
+		n.stop()
 		err = n.conn.Close()
 	})
 	return err

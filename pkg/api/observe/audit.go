@@ -23,6 +23,8 @@ const maxKinds = 256
 
 // auditor writes refusals and the server's start and stop to the audit log.
 type auditor struct {
+	api.Observers // none: other events are ignored
+
 	log    *audit.Log
 	failed func(error)
 
@@ -45,9 +47,6 @@ func newAuditor(log *audit.Log, failed func(error)) *auditor {
 	go a.write()
 	return a
 }
-
-func (a *auditor) Queued(context.Context, api.Info)  {}
-func (a *auditor) Started(context.Context, api.Info) {}
 
 // Finished counts runs that the executor has not written to the log: those that were not admitted, or invalid.
 func (a *auditor) Finished(_ context.Context, f *api.Finished) {

@@ -19,12 +19,11 @@ import (
 
 // logs writes one line per run.
 type logs struct {
+	api.Observers // none: other events are ignored
+
 	to        *slog.Logger
 	languages set
 }
-
-func (l *logs) Queued(context.Context, api.Info)  {}
-func (l *logs) Started(context.Context, api.Info) {}
 
 func (l *logs) Finished(ctx context.Context, f *api.Finished) {
 	attrs := []slog.Attr{

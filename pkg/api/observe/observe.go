@@ -3,7 +3,7 @@ package observe
 import (
 	"context"
 	"log/slog"
-	"net/http"
+
 	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
@@ -70,15 +70,8 @@ func New(opts Options) *Observation {
 	return o
 }
 
-// Mounter is the part of *api.Server that adds routes.
-type Mounter interface {
-	Mount(pattern string, a api.Access, h http.Handler)
-}
-
-var _ Mounter = (*api.Server)(nil)
-
 // Mount adds the routes of metrics and of the receipt key.
-func (o *Observation) Mount(to Mounter) {
+func (o *Observation) Mount(to *api.Server) {
 	to.Mount("GET "+PathMetrics, api.Access{Scope: api.ScopeAdmin, Draining: true}, o.metrics.handler())
 	to.Mount("GET "+PathReceiptKey, api.Access{Public: true, Draining: true}, o.keyHandler())
 }

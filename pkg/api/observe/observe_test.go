@@ -520,7 +520,7 @@ func TestReceipts(t *testing.T) {
 	must(t, err)
 	must(t, st.Matches(whole))
 	must(t, st.MatchesRequest([]byte("body")))
-	if st.Run != "r-1" || st.CodeSHA256 != receipt.Digest([]byte("code")) || st.StdinSHA256 != receipt.Digest([]byte("in")) ||
+	if st.Run != "r-1" || st.CodeSHA256 != audit.Digest([]byte("code")) || st.StdinSHA256 != audit.Digest([]byte("in")) ||
 		st.Audit == nil || st.Audit.Seq != 3 {
 		t.Errorf("%+v", st)
 	}

@@ -3,6 +3,7 @@ package observe
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,16 +35,32 @@ const mostShapes = 32
 
 // pools is a Prometheus collector that reads the pool's state at each scrape.
 type pools struct {
-	read  func() PoolStats
-	names growing
-
-	hits, misses, warm, fallbacks, refills, failures *prometheus.Desc
-	refillTime, refillCPU, unwell, evicted, memory   *prometheus.Desc
-	shapeHits, shapeMisses                           *prometheus.Desc
-	members, zygotes, wanted                         *prometheus.Desc
+	read   func() PoolStats
+	names  growing
+	whole  []poolMetric[PoolStats]
+	shapes []poolMetric[ShapeStats]
 
 	mu   sync.Mutex
 	kept map[string]*kept
+}
+
+// poolMetric is a counter if its name ends in _total, and a gauge otherwise.
+type poolMetric[T any] struct {
+	name  string
+	value func(*T) float64
+	desc  *prometheus.Desc
+}
+
+func newPoolMetric[T any](name, help string, value func(*T) float64, labels ...string) poolMetric[T] {
+	return poolMetric[T]{name, value, prometheus.NewDesc(prometheus.BuildFQName(namespace, "pool", name), help, labels, nil)}
+}
+
+func (m *poolMetric[T]) collect(to chan<- prometheus.Metric, from *T, labels ...string) {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(m.name, "_total") {
+		kind = prometheus.CounterValue
+	}
+	to <- prometheus.MustNewConstMetric(m.desc, kind, m.value(from), labels...)
 }
 
 // kept is the counters of one name. A pool forgets shapes without requests, and a counter must not fall.
@@ -52,67 +69,65 @@ type kept struct{ hits, misses lasting }
 // lasting is a counter whose source may restart at zero.
 type lasting struct{ base, last uint64 }
 
-func (l *lasting) at(now uint64) float64 {
+func (l *lasting) at(now uint64) uint64 {
 	if now < l.last {
 		l.base += l.last
 	}
 	l.last = now
-	return float64(l.base + now)
+	return l.base + now
 }
 
 func newPools(read func() PoolStats) *pools {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "pool", name), help, labels, nil)
-	}
 	return &pools{
 		read: read, names: growing{most: mostShapes}, kept: map[string]*kept{},
-		hits:        desc("hits_total", "Requests that got a pooled sandbox."),
-		misses:      desc("misses_total", "Requests for which a sandbox had to be made."),
-		warm:        desc("warm_starts_total", "Programs that started in a waiting process."),
-		fallbacks:   desc("fallbacks_total", "Programs that started cold though a process was prepared."),
-		refills:     desc("refills_total", "Pooled sandboxes made."),
-		failures:    desc("refill_failures_total", "Pooled sandboxes that could not be made."),
-		refillTime:  desc("refill_seconds_total", "Time spent on making pooled sandboxes."),
-		refillCPU:   desc("refill_cpu_seconds_total", "CPU time spent on making pooled sandboxes."),
-		unwell:      desc("unwell_total", "Pooled sandboxes removed because they were dead, unhealthy or old."),
-		evicted:     desc("evicted_total", "Pooled sandboxes removed to make room."),
-		memory:      desc("memory_bytes", "Memory that pooled sandboxes use."),
-		shapeHits:   desc("shape_hits_total", "Requests that got a pooled sandbox, by shape.", "shape"),
-		shapeMisses: desc("shape_misses_total", "Requests for which a sandbox had to be made, by shape.", "shape"),
-		members:     desc("members", "Pooled sandboxes.", "shape"),
-		zygotes:     desc("zygotes", "Processes from which sandboxes are forked.", "shape"),
-		wanted:      desc("wanted_members", "Pooled sandboxes that the demand calls for.", "shape"),
+		whole: []poolMetric[PoolStats]{
+			newPoolMetric("hits_total", "Requests that got a pooled sandbox.", func(s *PoolStats) float64 { return float64(s.Hits) }),
+			newPoolMetric("misses_total", "Requests for which a sandbox had to be made.",
+				func(s *PoolStats) float64 { return float64(s.Misses) }),
+			newPoolMetric("warm_starts_total", "Programs that started in a waiting process.",
+				func(s *PoolStats) float64 { return float64(s.Warm) }),
+			newPoolMetric("fallbacks_total", "Programs that started cold though a process was prepared.",
+				func(s *PoolStats) float64 { return float64(s.Fallbacks) }),
+			newPoolMetric("refills_total", "Pooled sandboxes made.", func(s *PoolStats) float64 { return float64(s.Refills) }),
+			newPoolMetric("refill_failures_total", "Pooled sandboxes that could not be made.",
+				func(s *PoolStats) float64 { return float64(s.Failures) }),
+			newPoolMetric("refill_seconds_total", "Time spent on making pooled sandboxes.",
+				func(s *PoolStats) float64 { return s.RefillTime.Seconds() }),
+			newPoolMetric("refill_cpu_seconds_total", "CPU time spent on making pooled sandboxes.",
+				func(s *PoolStats) float64 { return s.RefillCPU.Seconds() }),
+			newPoolMetric("unwell_total", "Pooled sandboxes removed because they were dead, unhealthy or old.",
+				func(s *PoolStats) float64 { return float64(s.Unwell) }),
+			newPoolMetric("evicted_total", "Pooled sandboxes removed to make room.", func(s *PoolStats) float64 { return float64(s.Evicted) }),
+			newPoolMetric("memory_bytes", "Memory that pooled sandboxes use.", func(s *PoolStats) float64 { return float64(s.Memory) }),
+		},
+		shapes: []poolMetric[ShapeStats]{
+			newPoolMetric("shape_hits_total", "Requests that got a pooled sandbox, by shape.",
+				func(s *ShapeStats) float64 { return float64(s.Hits) }, "shape"),
+			newPoolMetric("shape_misses_total", "Requests for which a sandbox had to be made, by shape.",
+				func(s *ShapeStats) float64 { return float64(s.Misses) }, "shape"),
+			newPoolMetric("members", "Pooled sandboxes.", func(s *ShapeStats) float64 { return float64(s.Members) }, "shape"),
+			newPoolMetric("zygotes", "Processes from which sandboxes are forked.",
+				func(s *ShapeStats) float64 { return float64(s.Zygotes) }, "shape"),
+			newPoolMetric("wanted_members", "Pooled sandboxes that the demand calls for.",
+				func(s *ShapeStats) float64 { return float64(s.Wanted) }, "shape"),
+		},
 	}
 }
 
 func (p *pools) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		p.hits, p.misses, p.warm, p.fallbacks, p.refills, p.failures, p.refillTime, p.refillCPU, p.unwell, p.evicted, p.memory,
-		p.shapeHits, p.shapeMisses, p.members, p.zygotes, p.wanted,
-	} {
-		to <- d
+	for _, m := range p.whole {
+		to <- m.desc
+	}
+	for _, m := range p.shapes {
+		to <- m.desc
 	}
 }
 
 func (p *pools) Collect(to chan<- prometheus.Metric) {
 	s := p.read()
-	count := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	for _, m := range p.whole {
+		m.collect(to, &s)
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	count(p.hits, float64(s.Hits))
-	count(p.misses, float64(s.Misses))
-	count(p.warm, float64(s.Warm))
-	count(p.fallbacks, float64(s.Fallbacks))
-	count(p.refills, float64(s.Refills))
-	count(p.failures, float64(s.Failures))
-	count(p.refillTime, s.RefillTime.Seconds())
-	count(p.refillCPU, s.RefillCPU.Seconds())
-	count(p.unwell, float64(s.Unwell))
-	count(p.evicted, float64(s.Evicted))
-	gauge(p.memory, float64(s.Memory))
 
 	// Several shapes can have one name: the same language on two images.
 	sums := map[string]ShapeStats{}
@@ -135,10 +150,9 @@ func (p *pools) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.kept)) {
 		sum, k := sums[name], p.kept[name]
-		count(p.shapeHits, k.hits.at(sum.Hits), name)
-		count(p.shapeMisses, k.misses.at(sum.Misses), name)
-		gauge(p.members, float64(sum.Members), name)
-		gauge(p.zygotes, float64(sum.Zygotes), name)
-		gauge(p.wanted, float64(sum.Wanted), name)
+		sum.Hits, sum.Misses = k.hits.at(sum.Hits), k.misses.at(sum.Misses)
+		for _, m := range p.shapes {
+			m.collect(to, &sum, name)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
+	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/receipt"
 )
 
@@ -50,7 +51,7 @@ func sign(by *receipt.Signer, f *api.Finished) (json.RawMessage, error) {
 	}
 	if st.StdinSHA256 == "" && f.Run != nil && !f.Run.Interactive { // sign the given input, whether the program has read it or not
 		if given, err := stdinOf(f.Run); err == nil {
-			st.StdinSHA256 = receipt.Digest(given)
+			st.StdinSHA256 = audit.Digest(given)
 		}
 	}
 	if evidence.Entry.Seq != 0 {
@@ -72,20 +73,12 @@ func stdinOf(r *wire.Run) ([]byte, error) {
 
 // keyHandler answers with the public key of receipts.
 func (o *Observation) keyHandler() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var answer any = &wire.Problem{
-			Type: wire.ProblemBase + wire.CodeUnsupported, Title: "Not supported here", Status: http.StatusNotImplemented,
-			Code:   wire.CodeUnsupported,
-			Detail: ErrNoReceipts.Error(), Instance: "",
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if o.signer == nil {
+			api.WriteProblem(w, wire.NewProblem(wire.CodeUnsupported, "%s", ErrNoReceipts))
+			return
 		}
-		kind, status := wire.TypeProblem, http.StatusNotImplemented
-		if o.signer != nil {
-			answer, kind, status = o.signer.Public().Document(), wire.TypeJSON, http.StatusOK
-		}
-		w.Header().Set("Content-Type", kind)
-		w.WriteHeader(status)
-		if r.Method != http.MethodHead {
-			_ = json.NewEncoder(w).Encode(answer) // fails when the client is gone
-		}
+		w.Header().Set("Content-Type", wire.TypeJSON)
+		_ = json.NewEncoder(w).Encode(o.signer.Public().Document()) // fails when the client is gone
 	})
 }

@@ -26,6 +26,8 @@ import (
 //	compile                          ─────►                           each phase, one after the other
 //	run                                     ─────►
 type Traces struct {
+	api.Observers // none: Finished has all times
+
 	provider  *sdk.TracerProvider
 	tracer    trace.Tracer
 	languages set
@@ -83,12 +85,6 @@ func (t *Traces) Queued(ctx context.Context, r api.Info) {
 		t.parents[r.ID] = parent
 	}
 }
-
-// Started does nothing: Finished has all times.
-func (t *Traces) Started(context.Context, api.Info) {}
-
-// Refused does nothing: there is no run.
-func (t *Traces) Refused(context.Context, api.Refused) {}
 
 // Finished makes the spans of a run.
 func (t *Traces) Finished(_ context.Context, f *api.Finished) {

@@ -2,7 +2,7 @@ package requestcheck
 
 import (
 	"crypto/rand"
-	"encoding/json"
+
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/listen"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -203,20 +204,9 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, id, what, why, 
 	}
 	// Do not read the rest of the body.
 	w.Header().Set("Connection", "close")
-	writeProblem(w, &wire.Problem{
-		Status: http.StatusForbidden, Code: wire.CodeForbidden, Title: "Forbidden", Detail: why, Hint: hint, Instance: "urn:request:" + id,
-	})
-}
-
-func writeProblem(w http.ResponseWriter, p *wire.Problem) {
-	p.Type = wire.ProblemBase + p.Code
-	data, err := json.Marshal(p)
-	if err != nil { // can not happen: strings and numbers only
-		data = []byte("{}")
-	}
-	w.Header().Set("Content-Type", wire.TypeProblem)
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(data, '\n')) // fails when the client is gone
+	p := wire.NewProblem(wire.CodeForbidden, "%s", why)
+	p.Title, p.Hint, p.Instance = "Forbidden", hint, "urn:request:"+id
+	api.WriteProblem(w, p)
 }
 
 // requestID returns the client's id of the request if it is safe to log, or a new random one.

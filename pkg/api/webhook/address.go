@@ -243,25 +243,18 @@ var (
 )
 
 // notPublic are the ranges of IPv4 and global unicast that IANA does not assign for the internet.
-var notPublic = prefixes(
+var notPublic = each(netip.MustParsePrefix,
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
 	"192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 	"2001::/23", "2001:db8::/32", "3fff::/20",
 )
 
 // metadata are the metadata addresses of clouds beside the link-local one that most use.
-var metadata = addresses("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "192.0.0.192")
+var metadata = each(netip.MustParseAddr, "168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "192.0.0.192")
 
-func prefixes(list ...string) (out []netip.Prefix) {
+func each[T any](parse func(string) T, list ...string) (out []T) {
 	for _, s := range list {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
-
-func addresses(list ...string) (out []netip.Addr) {
-	for _, s := range list {
-		out = append(out, netip.MustParseAddr(s))
+		out = append(out, parse(s))
 	}
 	return out
 }

@@ -27,7 +27,7 @@ func TestRoom(t *testing.T) {
 	o.Disk, o.Attempts = 100<<10, 100_000
 	s, _ := newSender(t, o)
 	send := func(id, owner string, size int) error {
-		return s.Send(Delivery{ID: id, Owner: owner, Hook: Hook{URL: rc.URL}, Body: make([]byte, size)})
+		return s.Send(Delivery{ID: id, Owner: owner, Hook: &wire.Webhook{URL: rc.URL}, Body: make([]byte, size)})
 	}
 	must(t, send("a0", "a", 40<<10))
 	for range 2 {
@@ -40,7 +40,7 @@ func TestRoom(t *testing.T) {
 	must(t, send("a2", "a", 16<<10))
 	must(t, send("b0", "b", 20<<10))
 	result := json.RawMessage(`"` + strings.Repeat("x", 40<<10) + `"`)
-	tell, err := Runs{s}.Keep("a", &wire.Webhook{URL: rc.URL}, wire.RunInfo{ID: "run", State: wire.StateDone, Verdict: "ok"},
+	tell, err := s.Keep("a", &wire.Webhook{URL: rc.URL}, wire.RunInfo{ID: "run", State: wire.StateDone, Verdict: "ok"},
 		sandbox.NewJSON(result))
 	must(t, err)
 	tell()
@@ -73,7 +73,7 @@ func TestTurns(t *testing.T) {
 	s, _ := newSender(t, o)
 	defer close(release)
 	send := func(id, owner string) {
-		must(t, s.Send(Delivery{ID: id, Owner: owner, Hook: Hook{URL: rc.URL}, Body: []byte(owner)}))
+		must(t, s.Send(Delivery{ID: id, Owner: owner, Hook: &wire.Webhook{URL: rc.URL}, Body: []byte(owner)}))
 	}
 	for i := range 100 {
 		send(fmt.Sprint("a", i), "a")

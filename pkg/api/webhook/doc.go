@@ -3,8 +3,8 @@
 // What. A [Sender] takes a [Delivery], keeps it on disk, and posts it until the receiver answers 2xx or 410, or the attempts are used up.
 // Requests are signed by the Standard Webhooks specification, so that its libraries verify them; [Verify] does, too.
 //
-// Place in the flow. The server accepts a [Hook] with a run ([Sender.Check]) and passes the result when the run has ended ([Sender.Send]).
-// The URL comes from a client and is untrusted.
+// Place in the flow. The server accepts a [wire.Webhook] with a run ([Sender.Check]) and passes the result when the run has ended
+// ([Sender.Send]). The URL comes from a client and is untrusted.
 //
 //	Check ──► accepted           url, secret: syntax, and checks that need no resolver
 //	Send  ──► DIR/ID.json        returns when the delivery is on disk

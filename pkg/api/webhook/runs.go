@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-var _ api.Webhooks = Runs{}
+var _ api.Webhooks = (*Sender)(nil)
 
 // Types of messages.
 const (
@@ -29,44 +28,31 @@ type Message struct {
 	Data      any       `json:"data"`
 }
 
-// Runs implements api.Webhooks with a Sender.
-type Runs struct{ *Sender }
-
-// Check refuses an invalid hook and a URL that may not be reached.
-func (r Runs) Check(_ context.Context, _ *api.Principal, hook *wire.Webhook) error {
-	if err := r.Sender.Check(Hook(*hook)); err != nil {
-		return sandbox.Invalid("webhook", "%w", err)
-	}
-	return nil
-}
-
 // Keep stores the webhook of a run, and sends it once send is called. A result that is too large to send or to store is left out, and the
 // message says so.
-func (r Runs) Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error) {
+func (s *Sender) Keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error) {
 	if result == nil {
-		return r.keep(owner, hook, run, nil)
+		return s.keep(owner, hook, run, nil)
 	}
 	n := result.Size()
 	if n > maxResult {
-		return r.keep(owner, hook, without(run, fmt.Sprintf("the result has %d bytes; a webhook has at most %d", n, maxResult)), nil)
+		return s.keep(owner, hook, without(run, fmt.Sprintf("the result has %d bytes; a webhook has at most %d", n, maxResult)), nil)
 	}
-	send, err = r.keep(owner, hook, run, result)
+	send, err = s.keep(owner, hook, run, result)
 	if errors.Is(err, ErrNoRoom) {
-		return r.keep(owner, hook, without(run, fmt.Sprintf("the result has %d bytes, and too many undelivered webhooks are stored", n)), nil)
+		return s.keep(owner, hook, without(run, fmt.Sprintf("the result has %d bytes, and too many undelivered webhooks are stored", n)), nil)
 	}
 	return send, err
 }
 
 // without returns a run whose result is left out.
 func without(run wire.RunInfo, why string) wire.RunInfo {
-	run.Error = &wire.Problem{
-		Type: wire.ProblemBase + wire.CodeTooLarge, Code: wire.CodeTooLarge, Title: "The result is too large to be sent", Status: 413,
-		Detail: why, Hint: "GET " + wire.PathRuns + "/" + run.ID,
-	}
+	run.Error = wire.NewProblem(wire.CodeTooLarge, "%s", why)
+	run.Error.Title, run.Error.Hint = "The result is too large to be sent", "GET "+wire.PathRuns+"/"+run.ID
 	return run
 }
 
-func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error) {
+func (s *Sender) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *sandbox.JSON) (send func(), err error) {
 	var place []byte
 	if result != nil {
 		place = []byte(`"` + rand.Text() + `"`)
@@ -80,12 +66,12 @@ func (r Runs) keep(owner string, hook *wire.Webhook, run wire.RunInfo, result *s
 	if err != nil {
 		return nil, err
 	}
-	d := Delivery{ID: run.ID, Owner: owner, Hook: Hook(*hook), Body: body}
+	d := Delivery{ID: run.ID, Owner: owner, Hook: hook, Body: body}
 	if result != nil {
 		d.Body, d.after, _ = bytes.Cut(body, place)
 		d.large = result
 	}
-	return r.Prepare(d)
+	return s.Prepare(d)
 }
 
 // maxResult bounds the result in a webhook, for the sake of receivers.

@@ -80,7 +80,7 @@ func TestRunsAreReported(t *testing.T) {
 	apitest.Must(t, err)
 	t.Cleanup(func() { s.Close() })
 	dir := t.TempDir() + "/state"
-	c := apitest.New(t, api.Options{Executor: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: dir}, nil)
+	c := apitest.New(t, api.Options{Executor: apitest.Fake(played), Webhooks: s, Dir: dir}, nil)
 	b, _ := c.Ask(202, wire.PathRuns, body("hello", url))
 	if strings.Contains(string(b), secret) {
 		t.Error("the answer tells the secret")
@@ -134,7 +134,7 @@ func TestRestartSendsWebhooks(t *testing.T) {
 		return s
 	}
 	s := open()
-	server, err := api.New(api.Options{Executor: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: state})
+	server, err := api.New(api.Options{Executor: apitest.Fake(played), Webhooks: s, Dir: state})
 	apitest.Must(t, err)
 	c := apitest.Serve(t, server)
 	b, _ := c.Ask(202, wire.PathRuns, body("kept", url))
@@ -155,7 +155,7 @@ func TestRestartSendsWebhooks(t *testing.T) {
 
 	down.Store(false)
 	s = open()
-	apitest.New(t, api.Options{Executor: apitest.Fake(played), Webhooks: webhook.Runs{Sender: s}, Dir: state}, nil)
+	apitest.New(t, api.Options{Executor: apitest.Fake(played), Webhooks: s, Dir: state}, nil)
 	// An attempt that was under way when the first sender was closed may have arrived all the same: deliveries are made at least once.
 	seen := map[string]told{}
 	for len(seen) < 2 {

@@ -17,20 +17,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
-
-// Hook is a client's request for a webhook: the URL, and the secret that signs.
-type Hook struct {
-	URL    string `json:"url" doc:"Where the result is sent: https, and a public address unless the operator allows another."`
-	Secret string `json:"secret,omitempty" doc:"Signs the request (HMAC-SHA256, Standard Webhooks): 16 to 512 bytes, or whsec_ and base64."`
-}
 
 // Delivery is a body for a hook. ID is sent as webhook-id and is part of file names: letters, digits, - and _.
 type Delivery struct {
 	ID    string
 	Owner string // bounds apply per owner
-	Hook  Hook
+	Hook  *wire.Webhook
 	Body  []byte // JSON
 
 	large *sandbox.JSON // sent between Body and after; nil for none
@@ -49,9 +44,8 @@ func (d *Delivery) writeTo(w io.Writer) error {
 	_, err := w.Write(d.Body)
 	if err == nil && d.large != nil {
 		_, err = d.large.WriteTo(w)
-	}
-	if err == nil {
-		_, err = w.Write(d.after)
+		_, failed := w.Write(d.after)
+		err = errors.Join(err, failed)
 	}
 	return err
 }
@@ -196,11 +190,11 @@ func (s *Sender) Close() error {
 		return nil
 	}
 	s.client.CloseIdleConnections()
-	return s.store.root.Close()
+	return s.store.dir.Close()
 }
 
 // Check refuses an invalid hook. It does not resolve the host.
-func (s *Sender) Check(h Hook) error {
+func (s *Sender) Check(h *wire.Webhook) error {
 	if _, err := s.policy.check(h.URL); err != nil {
 		return fmt.Errorf("url: %w", err)
 	}
@@ -240,10 +234,7 @@ func (s *Sender) Prepare(d Delivery) (release func(), err error) {
 	if err := s.Check(d.Hook); err != nil {
 		return nil, err
 	}
-	t, err := parse(d.Hook.URL)
-	if err != nil {
-		return nil, err
-	}
+	t, _ := parse(d.Hook.URL) // checked
 	now := time.Now()
 	it := &item{
 		head: head{Owner: d.Owner, URL: d.Hook.URL, Secret: d.Hook.Secret, Since: now, Next: now}, host: t.host, size: size, busy: true,
@@ -319,12 +310,6 @@ func (s *Sender) forget(id string, it *item) {
 	}
 }
 
-func decrement(m map[string]int, key string) {
-	if m[key]--; m[key] <= 0 {
-		delete(m, key)
-	}
-}
-
 func (s *Sender) wakeLoop() {
 	select {
 	case s.wake <- struct{}{}:
@@ -396,7 +381,9 @@ func (s *Sender) startAttempt(ctx context.Context, id string) {
 		it.busy = false
 		s.busy--
 		own.busy--
-		decrement(s.hosts, it.host)
+		if s.hosts[it.host]--; s.hosts[it.host] == 0 {
+			delete(s.hosts, it.host)
+		}
 		s.mu.Unlock()
 		s.wakeLoop()
 	})

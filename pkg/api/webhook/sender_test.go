@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
 const secret = "a secret of some length"
@@ -113,7 +115,7 @@ func TestDelivered(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hooks")
 	s, ended := newSender(t, rc.options(dir))
 	body := `{"id":"run-1"}`
-	if err := s.Send(Delivery{ID: "run-1", Hook: Hook{rc.URL + "/path?q=1", secret}, Body: []byte(body)}); err != nil {
+	if err := s.Send(Delivery{ID: "run-1", Hook: &wire.Webhook{URL: rc.URL + "/path?q=1", Secret: secret}, Body: []byte(body)}); err != nil {
 		t.Fatal(err)
 	}
 	if how := await(t, ended); how != Delivered {
@@ -165,7 +167,7 @@ func TestRetried(t *testing.T) {
 		}
 	})
 	s, ended := newSender(t, rc.options(t.TempDir()+"/h"))
-	if err := s.Send(Delivery{ID: "x", Hook: Hook{URL: rc.URL}, Body: []byte("{}")}); err != nil {
+	if err := s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: rc.URL}, Body: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
 	if how := await(t, ended); how != Delivered || rc.count() != 4 {
@@ -187,7 +189,7 @@ func TestEnds(t *testing.T) {
 		o := rc.options(t.TempDir() + "/h")
 		o.Attempts = 3
 		s, ended := newSender(t, o)
-		if err := s.Send(Delivery{ID: "x", Hook: Hook{URL: rc.URL}, Body: []byte("{}")}); err != nil {
+		if err := s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: rc.URL}, Body: []byte("{}")}); err != nil {
 			t.Fatal(err)
 		}
 		if how := await(t, ended); how != c.want || rc.count() != c.attempts {
@@ -211,11 +213,11 @@ func TestNoRedirect(t *testing.T) {
 	o.RootCAs.AddCert(other.Certificate())
 	o.Attempts = 2
 	s, ended := newSender(t, o)
-	must(t, s.Send(Delivery{ID: "x", Hook: Hook{URL: rc.URL}, Body: []byte("{}")}))
+	must(t, s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: rc.URL}, Body: []byte("{}")}))
 	if how := await(t, ended); how != GivenUp || reached.Load() {
 		t.Fatalf("%s, reached %v", how, reached.Load())
 	}
-	must(t, s.Send(Delivery{ID: "y", Hook: Hook{URL: other.URL}, Body: []byte("{}")})) // the control
+	must(t, s.Send(Delivery{ID: "y", Hook: &wire.Webhook{URL: other.URL}, Body: []byte("{}")})) // the control
 	if how := await(t, ended); how != Delivered || !reached.Load() {
 		t.Fatalf("%s, reached %v", how, reached.Load())
 	}
@@ -228,7 +230,7 @@ func TestNoProxyOfTheEnvironment(t *testing.T) {
 	}
 	rc := receive(t, ok)
 	s, ended := newSender(t, rc.options(t.TempDir()+"/h"))
-	must(t, s.Send(Delivery{ID: "x", Hook: Hook{URL: rc.URL}, Body: []byte("{}")}))
+	must(t, s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: rc.URL}, Body: []byte("{}")}))
 	if how := await(t, ended); how != Delivered || proxy.count() > 0 {
 		t.Fatalf("%s, %d by the proxy", how, proxy.count())
 	}
@@ -310,7 +312,7 @@ func TestRebinding(t *testing.T) {
 			before := rc.count()
 			s, ended := newSender(t, o)
 			s.resolver = names(t, [4]byte{127, 0, 0, 1})
-			must(t, s.Send(Delivery{ID: "x", Hook: Hook{URL: "https://example.com:" + port + "/token-in-the-path", Secret: secret},
+			must(t, s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: "https://example.com:" + port + "/token-in-the-path", Secret: secret},
 				Body: []byte("{}")}))
 			if how := await(t, ended); how != c.want {
 				t.Errorf("%s, want %s", how, c.want)
@@ -347,7 +349,8 @@ func TestRestart(t *testing.T) {
 	o.First, o.Longest, o.Attempts = time.Hour, time.Hour, 2
 	s, _ := newSender(t, o)
 	for i := range 5 {
-		must(t, s.Send(Delivery{ID: fmt.Sprint("run-", i), Owner: "k", Hook: Hook{rc.URL, secret}, Body: fmt.Appendf(nil, `{"n":%d}`, i)}))
+		must(t, s.Send(Delivery{ID: fmt.Sprint("run-", i), Owner: "k", Hook: &wire.Webhook{URL: rc.URL, Secret: secret},
+			Body: fmt.Appendf(nil, `{"n":%d}`, i)}))
 	}
 	for range 5 {
 		await(t, rc.hits)
@@ -370,7 +373,7 @@ func TestRestart(t *testing.T) {
 	}
 	must(t, s.Close())
 	must(t, s.Close())
-	if err := s.Send(Delivery{ID: "late", Hook: Hook{URL: rc.URL}}); err == nil {
+	if err := s.Send(Delivery{ID: "late", Hook: &wire.Webhook{URL: rc.URL}}); err == nil {
 		t.Error("sent after Close")
 	}
 	for _, name := range []string{"run-9.body", "run-8.json.new", "run-0.body.new"} { // as a crash leaves them
@@ -386,7 +389,7 @@ func TestRestart(t *testing.T) {
 		st, err := openStore(dir)
 		must(t, err)
 		must(t, st.putHead(fmt.Sprint("run-", i), h))
-		must(t, st.root.Close())
+		must(t, st.dir.Close())
 	}
 	up.Store(true)
 	_, ended := newSender(t, o)
@@ -415,7 +418,7 @@ func s2head(dir, id string) (head, error) {
 	if err != nil {
 		return head{}, err
 	}
-	defer st.root.Close()
+	defer st.dir.Close()
 	return st.head(id)
 }
 
@@ -455,7 +458,7 @@ func TestHostileReceivers(t *testing.T) {
 			o.Timeout = 200 * time.Millisecond
 		}
 		s, ended := newSender(t, o)
-		must(t, s.Send(Delivery{ID: "x", Hook: Hook{URL: rc.URL + path}, Body: []byte("{}")}))
+		must(t, s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: rc.URL + path}, Body: []byte("{}")}))
 		if how := await(t, ended); how != want {
 			t.Errorf("%s: %s", path, how)
 		}
@@ -480,7 +483,7 @@ func TestBounds(t *testing.T) {
 	o.Queue, o.PerOwner, o.PerHost = 10, 6, 3
 	s, ended := newSender(t, o)
 	send := func(id, owner string) error {
-		return s.Send(Delivery{ID: id, Owner: owner, Hook: Hook{URL: rc.URL}, Body: []byte("{}")})
+		return s.Send(Delivery{ID: id, Owner: owner, Hook: &wire.Webhook{URL: rc.URL}, Body: []byte("{}")})
 	}
 	for i := range 6 {
 		must(t, send(fmt.Sprint("a", i), "a"))
@@ -514,10 +517,10 @@ func TestBounds(t *testing.T) {
 			t.Errorf("id %q was taken", bad)
 		}
 	}
-	if err := s.Send(Delivery{ID: "x", Hook: Hook{URL: "https://127.0.0.2/"}}); !errors.Is(err, errPrivate) {
+	if err := s.Send(Delivery{ID: "x", Hook: &wire.Webhook{URL: "https://127.0.0.2/"}}); !errors.Is(err, errPrivate) {
 		t.Errorf("a private address: %v", err)
 	}
-	if err := s.Check(Hook{URL: "https://example.org", Secret: "short"}); err == nil {
+	if err := s.Check(&wire.Webhook{URL: "https://example.org", Secret: "short"}); err == nil {
 		t.Error("a short secret")
 	}
 }

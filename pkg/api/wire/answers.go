@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 
@@ -34,6 +35,18 @@ const (
 	HeaderVersion        = "Sandbox-Run-Version" // in every answer; on a server with keys, only in answers to requests with a valid key
 	HeaderIdempotencyKey = "Idempotency-Key"     // in a request
 )
+
+// AppendJSON appends a document of the API with its newline, in the form of the command line: without escapes for HTML.
+func AppendJSON(b []byte, doc any) []byte {
+	out := bytes.NewBuffer(b)
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(doc); err != nil {
+		// All our documents can be encoded: floats are finite, and maps have string keys.
+		panic("api: encode " + err.Error())
+	}
+	return out.Bytes()
+}
 
 // RunState is the progress of a run.
 type RunState string

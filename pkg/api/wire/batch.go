@@ -36,11 +36,10 @@ func (r Run) With(i *Input) *Run {
 		r.Stdin, r.StdinEncoding = i.Stdin, i.StdinEncoding
 	}
 	if len(i.Env) > 0 {
-		r.Env = maps.Clone(r.Env)
-		if r.Env == nil {
-			r.Env = map[string]string{}
-		}
-		maps.Copy(r.Env, i.Env)
+		env := map[string]string{}
+		maps.Copy(env, r.Env)
+		maps.Copy(env, i.Env)
+		r.Env = env
 	}
 	if len(i.In) > 0 {
 		r.In = append(slices.Clone(r.In), i.In...)
@@ -92,13 +91,7 @@ func DecodeBatch(body []byte) (*Batch, error) {
 	if err := DecodeStrict(body, b); err != nil {
 		return nil, err
 	}
-	wrong := func(field, message string) error {
-		return &Problem{
-			Type: ProblemBase + CodeInvalid, Code: CodeInvalid, Title: "A field of the request is wrong", Status: 422,
-			Detail: field + ": " + message,
-			Errors: []FieldError{{Field: field, Message: message}},
-		}
-	}
+	wrong := func(field, message string) error { return WrongField(CodeInvalid, field, "%s", message) }
 	switch {
 	case b.Runs != nil && (b.Run != nil || b.Inputs != nil):
 		return nil, wrong("runs", "give either runs, or run and inputs")

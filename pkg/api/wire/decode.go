@@ -50,10 +50,8 @@ func DecodeStrict(body []byte, into any) error {
 	if len(d.errors) == 0 {
 		return nil
 	}
-	p := &Problem{
-		Type: ProblemBase + CodeInvalid, Code: CodeInvalid, Title: "A field of the request is wrong", Status: 422,
-		Detail: d.errors[0].Field + ": " + d.errors[0].Message, Errors: d.errors,
-	}
+	p := WrongField(CodeInvalid, d.errors[0].Field, "%s", d.errors[0].Message)
+	p.Errors = d.errors
 	if n := len(d.errors) - 1; n > 0 {
 		p.Title = "Some fields of the request are wrong"
 		p.Detail += fmt.Sprintf("; and %d more", n)
@@ -62,10 +60,9 @@ func DecodeStrict(body []byte, into any) error {
 }
 
 func malformed(err error) error {
-	return &Problem{
-		Type: ProblemBase + CodeMalformed, Code: CodeMalformed, Title: "The body is not the JSON that is expected", Status: 400,
-		Detail: plain(err).Error(),
-	}
+	p := NewProblem(CodeMalformed, "%s", plain(err))
+	p.Title = "The body is not the JSON that is expected"
+	return p
 }
 
 // plain rewrites an error of encoding/json without Go's words.
@@ -172,8 +169,8 @@ func (d *strict) object(dec *json.Decoder, at string, into reflect.Value) error 
 		where := at + name
 		target := fields.find(name)
 		if !target.IsValid() {
-			d.wrong(clip(where), "%s", unknown(name, fields.names()))
-			if err := skip(dec, nil); err != nil {
+			d.wrong(Clip(where), "%s", unknown(name, fields.names()))
+			if err := dec.Decode(new(json.RawMessage)); err != nil {
 				return err
 			}
 			continue
@@ -239,17 +236,10 @@ func (d *strict) list(dec *json.Decoder, at string, into reflect.Value) error {
 	return err
 }
 
-// skip reads past the rest of a value whose first token is begin; a nil begin skips a whole value.
-func skip(dec *json.Decoder, begin json.Token) error {
-	depth := 0
-	for {
-		if begin == nil {
-			var err error
-			if begin, err = dec.Token(); err != nil {
-				return err
-			}
-		}
-		switch begin {
+// skip reads past the rest of a value whose first token was read.
+func skip(dec *json.Decoder, token json.Token) (err error) {
+	for depth := 0; ; {
+		switch token {
 		case json.Delim('{'), json.Delim('['):
 			depth++
 		case json.Delim('}'), json.Delim(']'):
@@ -258,13 +248,8 @@ func skip(dec *json.Decoder, begin json.Token) error {
 		if depth == 0 {
 			return nil
 		}
-		begin = nil
-		if !dec.More() { // the end of this list or object
-			end, err := dec.Token()
-			if err != nil {
-				return err
-			}
-			begin = end
+		if token, err = dec.Token(); err != nil {
+			return err
 		}
 	}
 }
@@ -290,13 +275,14 @@ func mistake(err error, t reflect.Type) string {
 
 func unknown(name string, names []string) string {
 	text := "there is no such field"
-	if near := nearest.Word(strings.ReplaceAll(strings.ToLower(clip(name)), "-", "_"), names); near != "" {
+	if near := nearest.Word(strings.ReplaceAll(strings.ToLower(Clip(name)), "-", "_"), names); near != "" {
 		text += "; did you mean " + near + "?"
 	}
 	return text
 }
 
-func clip(s string) string {
+// Clip returns the first characters of a name that a client chose, for messages.
+func Clip(s string) string {
 	const most = 80
 	if len(s) <= most {
 		return s

@@ -1,6 +1,9 @@
 package wire
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Problem is an error as the API answers it: RFC 9457, application/problem+json. Type is ProblemBase followed by Code; programs
 // compare Code, people read Detail.
@@ -56,6 +59,57 @@ const (
 	CodeLost         = "lost"             // in a run's error: the server ended during the run
 	CodeClosed       = "client_went_away" // 499: the client has disconnected
 )
+
+// titles are the status and the title of each code.
+var titles = [...]struct {
+	code   string
+	status int
+	title  string
+}{
+	{CodeInvalid, 422, "A field of the request is wrong"},
+	{CodeMalformed, 400, "The request is not valid HTTP or JSON"},
+	{CodeTooLarge, 413, "The body is too large"},
+	{CodeTooSlow, 408, "The body did not arrive in time"},
+	{CodeMediaType, 415, "The type of the body is not supported"},
+	{CodeUnauthorized, 401, "A valid token is needed"},
+	{CodeForbidden, 403, "The token does not allow this"},
+	{CodeRefused, 403, "Refused by policy"},
+	{CodeCeiling, 403, "A limit is above what the operator allows"},
+	{CodeNotFound, 404, "The object does not exist"},
+	{CodeMethod, 405, "The path does not support the method"},
+	{CodeNotAccepted, 406, "The answer is not available in that type"},
+	{CodeConflict, 409, "Not possible in this state"},
+	{CodeGone, 410, "The object is no longer kept"},
+	{CodeTooMany, 429, "Your share is used up for now"},
+	{CodeBusy, 503, "The server is busy"},
+	{CodeDraining, 503, "The server is shutting down"},
+	{CodeUnsupported, 501, "This server has no such ability"},
+	{CodeMissing, 501, "A toolchain or image is not installed here"},
+	{CodeNotStarted, 422, "The program could not be started"},
+	{CodeCancelled, 409, "The run was cancelled before it began"},
+	{CodeLost, 500, "The server ended while the run was under way"},
+	{CodeClosed, 499, "The client disconnected"},
+	{CodeInternal, 500, "The server failed"},
+}
+
+// NewProblem makes a problem from a code and a detail.
+func NewProblem(code, format string, args ...any) *Problem {
+	p := &Problem{Type: ProblemBase + code, Code: code, Detail: fmt.Sprintf(format, args...)}
+	for _, t := range titles {
+		if t.code == code {
+			p.Status, p.Title = t.status, t.title
+		}
+	}
+	return p
+}
+
+// WrongField makes a problem about one field, with status and title of the code.
+func WrongField(code, field, format string, args ...any) *Problem {
+	message := fmt.Sprintf(format, args...)
+	p := NewProblem(code, "%s: %s", field, message)
+	p.Errors = []FieldError{{Field: field, Message: message}}
+	return p
+}
 
 func (p *Problem) Error() string {
 	text := p.Title

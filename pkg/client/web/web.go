@@ -14,19 +14,20 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -118,17 +119,18 @@ func (t *Transport) RoundTrip(ctx context.Context, r *client.Request) (*client.R
 		req.Header.Set(name, value)
 	}
 	t.authorize(req.Header)
-	idle := newIdleTimer(r.IdleTimeout, func() { cancel(fmt.Errorf("%w (for %v)", client.ErrIdleTimeout, r.IdleTimeout)) })
+	timeout := cmp.Or(r.IdleTimeout, math.MaxInt64) // 0 means without limit
+	idle := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("%w (for %v)", client.ErrIdleTimeout, timeout)) })
 	resp, err := t.client.Do(req)
 	if err != nil {
 		err = describe(ctx, err)
-		idle.stop()
+		idle.Stop()
 		cancel(nil)
 		return nil, err
 	}
 	return &client.Response{
 		Status: resp.StatusCode, Header: headerOf(resp.Header),
-		Body: &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, idle: idle},
+		Body: &body{ReadCloser: resp.Body, ctx: ctx, cancel: cancel, idle: idle, timeout: timeout},
 	}, nil
 }
 
@@ -169,14 +171,15 @@ func describe(ctx context.Context, err error) error {
 // body is an answer. Every read restarts the idle timer.
 type body struct {
 	io.ReadCloser
-	ctx    context.Context //nolint:containedctx // of the request, for as long as the answer is read
-	cancel context.CancelCauseFunc
-	idle   *idleTimer
+	ctx     context.Context //nolint:containedctx // of the request, for as long as the answer is read
+	cancel  context.CancelCauseFunc
+	idle    *time.Timer
+	timeout time.Duration
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.idle.reset()
+	b.idle.Reset(b.timeout) // after Close it has no effect: ctx has ended
 	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}
@@ -184,42 +187,9 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) Close() error {
-	b.idle.stop()
+	b.idle.Stop()
 	b.cancel(nil)
 	return b.ReadCloser.Close()
-}
-
-// idleTimer calls a function when the server has sent nothing for that long. With a timeout of 0 it never does.
-type idleTimer struct {
-	timeout time.Duration
-
-	mu    sync.Mutex
-	timer *time.Timer // nil after stop
-}
-
-func newIdleTimer(timeout time.Duration, call func()) *idleTimer {
-	w := &idleTimer{timeout: timeout}
-	if timeout > 0 {
-		w.timer = time.AfterFunc(timeout, call)
-	}
-	return w
-}
-
-func (w *idleTimer) reset() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.timer != nil {
-		w.timer.Reset(w.timeout)
-	}
-}
-
-func (w *idleTimer) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.timer != nil {
-		w.timer.Stop()
-		w.timer = nil
-	}
 }
 
 // Dial opens a WebSocket; see client.Transport.
