@@ -78,7 +78,7 @@ func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error
 		return 0, failed(initproto.StageTerminal, "wait for the terminal relay", err)
 	}
 	there := &socket{fd: fd}
-	if err = there.send(m.Encode()); err == nil {
+	if err = there.send(initproto.Encode(m)); err == nil {
 		err = readable(fd)
 	}
 	var answer any

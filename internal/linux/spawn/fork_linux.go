@@ -61,7 +61,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 		return nil, fmt.Errorf("open namespaces: %w", err)
 	}
 	weakenExpect(m)
-	if err := i.conn.send(m.Encode(), nil); err != nil {
+	if err := i.conn.send(initproto.Encode(m), nil); err != nil {
 		return nil, errors.Join(ErrGone, err)
 	}
 	theirs, err := f.program.openPipes() // while the init works
@@ -129,7 +129,7 @@ func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Ex
 	}
 	i.exits[p.id] = status
 	i.mu.Unlock()
-	if err := i.conn.send((&initproto.Adopt{ID: p.id, PID: pid}).Encode(), nil); err != nil {
+	if err := i.conn.send(initproto.Encode(&initproto.Adopt{ID: p.id, PID: pid}), nil); err != nil {
 		i.mu.Lock()
 		delete(i.exits, p.id)
 		i.mu.Unlock()

@@ -239,7 +239,7 @@ func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*o
 	})
 	defer stop()
 	files = weakenSetup(m, files)
-	err := i.conn.send(m.Encode(), files)
+	err := i.conn.send(initproto.Encode(m), files)
 	var msg any
 	var got []*os.File
 	if err == nil {

@@ -117,7 +117,7 @@ func (e *Exec) Encode() []byte {
 		}
 	}
 	b := append([]byte{flags, byte(len(e.Phase))}, e.Phase...)
-	return append(b, e.Exec.Encode()[initproto.HeaderSize:]...)
+	return append(b, initproto.Encode(&e.Exec)[initproto.HeaderSize:]...)
 }
 
 // DecodeExec reads what Encode writes.
