@@ -188,10 +188,10 @@ func (t *task) Stderr() io.ReadCloser {
 	return t.stderr
 }
 
-// Signal signals the process, or all processes of its phase.
+// Signal signals the process, or all processes of its phase. The manager sends signals that all systems number alike.
 func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 	return failure("signal", "protocol", t.i.connection.conn.Send(containerproto.KindSignal, t.id,
-		containerproto.Signal(linuxSignal(sig), scope == sandbox.Tree)))
+		containerproto.Signal(int(sig), scope == sandbox.Tree)))
 }
 
 // Resize sets the size of the terminal.
