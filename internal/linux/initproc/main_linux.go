@@ -302,7 +302,7 @@ func (s *server) reap() {
 			s.continueStopped(pid)
 			continue
 		}
-		e := end{status, monotonic()}
+		e := end{status, Monotonic()}
 		s.mu.Lock()
 		if _, ok := s.running[pid]; ok {
 			s.ended(pid, e)
@@ -329,9 +329,9 @@ func (s *server) continueStopped(pid int) {
 	}
 }
 
-// monotonic is the clock of run times: the init reads it when a program starts or ends, and not when the supervisor
+// Monotonic is the clock of run times: the init reads it when a program starts or ends, and not when the supervisor
 // learns of it.
-func monotonic() uint64 {
+func Monotonic() uint64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can not fail with this clock
 	return uint64(t.Nano())

@@ -157,6 +157,6 @@ func (s *server) follow(pid int, there *socket) {
 	case err == nil && ok:
 		s.ended(pid, end{unix.WaitStatus(exited.Status), exited.At})
 	case unix.Kill(pid, 0) == unix.ESRCH:
-		s.ended(pid, end{unix.WaitStatus(unix.SIGKILL), monotonic()})
+		s.ended(pid, end{unix.WaitStatus(unix.SIGKILL), Monotonic()})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
@@ -115,9 +116,7 @@ func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Ex
 		if p.examined, refusal = answerProbe(listener, examiner); refusal != nil {
 			return nil, refusal
 		}
-		var now unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can not fail with this clock
-		p.began = uint64(now.Nano())
+		p.began = initproc.Monotonic()
 	}
 	i.mu.Lock()
 	select {
