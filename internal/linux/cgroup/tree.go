@@ -202,6 +202,11 @@ func v2File(h *hierarchy, beside, name string, major, minor int, host hostFiles)
 			return host.exists(dir + "/" + name)
 		}
 	}
+	return KernelIsAtLeast(major, minor)
+}
+
+// KernelIsAtLeast compares the version of the running kernel; an unreadable one is too old.
+func KernelIsAtLeast(major, minor int) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
