@@ -123,14 +123,16 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Outpu
 	add("timeout", once[f.wallHit], "--timeout", "the command ran longer than %v", l.Wall)
 	add("cpu_time", once[f.cpuHit], "--cpu-time", "the command used more than %v of CPU time", l.CPUTime)
 	add("memory", final.OOMKills, "--memory", "%d process(es) were ended at the memory limit of %s", final.OOMKills, l.Memory)
-	add("pids", final.ProcessLimitHits, "--pids", "%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits, l.Processes)
+	add("pids", final.ProcessLimitHits, "--pids", "%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits,
+		l.Processes)
 	add("disk", once[final.DiskFull], "--disk, --inodes", "the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes)
 	for i, out := range []Output{stdout, stderr} {
 		where := "" // the file with the output that the result leaves out
 		if out.File != "" {
 			where = " here; see " + out.File
 		}
-		add(ViolationOutput, out.Dropped, "--output-limit", "%d of %d bytes of %s were not kept%s", out.Dropped, out.Total, streamKinds[i], where)
+		add(ViolationOutput, out.Dropped, "--output-limit", "%d of %d bytes of %s were not kept%s", out.Dropped, out.Total, streamKinds[i],
+			where)
 	}
 	return v
 }

@@ -107,7 +107,8 @@ type answer struct {
 func newInit(pid, pidfd int, c *conn) *Init {
 	return &Init{
 		pid: pid, pidfd: pidfd, conn: c, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
+		listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
 	}
 }
 

@@ -133,7 +133,8 @@ func (d *daemon) runsOtherKernel(r *containerproto.Ready) bool {
 	return r.Release != "" && d.info.KernelVersion != "" && r.Release != d.info.KernelVersion
 }
 
-// quietInterfaces are the loopback, and those that the kernel makes in every network namespace when their modules are loaded; they are down.
+// quietInterfaces are the loopback, and those that the kernel makes in every network namespace when their modules are loaded: they are
+// down.
 var quietInterfaces = []string{"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
 
 const page = 64 << 10 // the largest page size of any architecture
