@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -344,10 +345,7 @@ func (m *Manager) GetMetrics(id string) (monitor.Metrics, error) {
 		return monitor.Metrics{}, err
 	}
 	c.mu.Lock()
-	runs := make([]*run, 0, len(c.runs))
-	for r := range c.runs {
-		runs = append(runs, r)
-	}
+	runs := slices.Collect(maps.Keys(c.runs))
 	last := c.last
 	c.mu.Unlock()
 	// Runs of one phase share its counters: each phase is sampled once.
@@ -438,10 +436,7 @@ func (c *container) info() Info {
 // List returns every sandbox, oldest first.
 func (m *Manager) List() []Info {
 	m.mu.Lock()
-	all := make([]*container, 0, len(m.containers))
-	for _, c := range m.containers {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(m.containers))
 	m.mu.Unlock()
 	slices.SortFunc(all, func(a, b *container) int { return a.created.Compare(b.created) })
 	infos := make([]Info, len(all))
@@ -455,10 +450,7 @@ func (m *Manager) List() []Info {
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	ids := make([]string, 0, len(m.containers))
-	for id := range m.containers {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(m.containers))
 	m.mu.Unlock()
 	errs := make([]error, len(ids))
 	var wg sync.WaitGroup

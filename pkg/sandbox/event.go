@@ -214,10 +214,7 @@ func (r *recorder) keepLocked(i int, data []byte) bool {
 // spillOver appends data to the stream's file. It makes the file on first use from the kept bytes: until the first
 // overflow these are all bytes.
 func (s *stream) spillOver(r *recorder, name string, data []byte) {
-	limit := uint64(r.spill.Limit)
-	if limit == 0 {
-		limit = uint64(GiB)
-	}
+	limit := uint64(cmp.Or(r.spill.Limit, GiB))
 	if s.whole == nil && s.spillErr == nil {
 		if s.spillErr = r.spillDirErr; s.spillErr == nil {
 			s.whole, s.spillErr = r.spillDir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -250,9 +247,6 @@ func (s *stream) appendFile(data []byte, limit uint64) {
 		s.spillErr = fmt.Errorf("%s: only the first %s are kept", s.whole.Name(), Size(limit))
 	}
 }
-
-// Output returns a copy of the kept part of a stream.
-func (r *recorder) Output(i int) Output { return r.output(i, false) }
 
 // handOver ends the recording of both streams and returns their kept parts, uncopied. Events other than output may still
 // be emitted.

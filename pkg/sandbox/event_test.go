@@ -10,6 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
+// Output returns a copy of the kept part of a stream.
+func (r *recorder) Output(i int) Output { return r.output(i, false) }
+
 // For any writes in any pieces, the recorder keeps the head and the tail, the live reader gets everything, and the
 // spilled file is the whole.
 func TestRecorder(t *testing.T) { rapid.Check(t, recorderKeeps) }

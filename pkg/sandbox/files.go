@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -95,12 +96,7 @@ func (m *Manager) Take(ctx context.Context, id string, s Selection, each func(f 
 		}
 	}
 	s.Patterns = patterns
-	if s.MaxFiles <= 0 {
-		s.MaxFiles = DefaultMaxFiles
-	}
-	if s.MaxBytes == 0 {
-		s.MaxBytes = DefaultMaxBytes
-	}
+	s.MaxFiles, s.MaxBytes = cmp.Or(max(s.MaxFiles, 0), DefaultMaxFiles), cmp.Or(s.MaxBytes, DefaultMaxBytes)
 	untaken, err := f.Take(ctx, s, each)
 	return append(elsewhere, untaken...), err
 }
@@ -175,10 +171,8 @@ func validateScratchPath(field, p string) error {
 	if err := validateInside(field, p); err != nil {
 		return err
 	}
-	for _, d := range ScratchDirs() {
-		if strings.HasPrefix(p, d+"/") {
-			return nil
-		}
+	if slices.ContainsFunc(ScratchDirs(), func(d string) bool { return strings.HasPrefix(p, d+"/") }) {
+		return nil
 	}
 	return Invalid(field, "path %q lies in none of %s", p, strings.Join(ScratchDirs(), ", "))
 }

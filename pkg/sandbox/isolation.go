@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -151,12 +152,7 @@ func (iso *Isolation) Lack(c Control, state ControlState, reason, remedy string)
 // controls it does not have.
 func (iso *Isolation) Grade() {
 	has := func(controls []Control, states ...ControlState) bool {
-		for _, c := range controls {
-			if !slices.Contains(states, iso.Controls[c]) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(controls, func(c Control) bool { return !slices.Contains(states, iso.Controls[c]) })
 	}
 	switch {
 	case has(wallControls, Enforced, Declared) && has(kernelLimits, Enforced, Declared):
@@ -181,10 +177,6 @@ func (iso Isolation) Check(require Tier, strict bool) error {
 
 // Clone copies the report, so that the additions of one run stay out of the reports of others.
 func (iso Isolation) Clone() Isolation {
-	controls := make(map[Control]ControlState, len(iso.Controls))
-	for c, s := range iso.Controls {
-		controls[c] = s
-	}
-	iso.Controls, iso.Missing = controls, slices.Clone(iso.Missing)
+	iso.Controls, iso.Missing = maps.Collect(maps.All(iso.Controls)), slices.Clone(iso.Missing)
 	return iso
 }

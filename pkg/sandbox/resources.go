@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,10 +140,8 @@ func AllLimits() []*Limit { return limitTable }
 // FindLimit is the row of a name, with dashes or underscores; nil for none.
 func FindLimit(name string) *Limit {
 	name = strings.ReplaceAll(name, "-", "_")
-	for _, row := range limitTable {
-		if row.Name == name {
-			return row
-		}
+	if i := slices.IndexFunc(limitTable, func(row *Limit) bool { return row.Name == name }); i >= 0 {
+		return limitTable[i]
 	}
 	return nil
 }

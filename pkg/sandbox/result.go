@@ -114,52 +114,25 @@ const (
 // violationsOf lists the reached limits, whether or not they decided the verdict.
 func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
 	var v []Violation
-	if f.wallHit {
-		v = append(v, Violation{
-			Kind: "timeout", Count: 1, Allow: "--timeout", Detail: fmt.Sprintf("the command ran longer than %v", l.Wall),
-		})
-	}
-	if f.cpuHit {
-		v = append(v, Violation{
-			Kind: "cpu_time", Count: 1, Allow: "--cpu-time", Detail: fmt.Sprintf("the command used more than %v of CPU time", l.CPUTime),
-		})
-	}
-	if final.OOMKills > 0 {
-		v = append(v, Violation{
-			Kind: "memory", Count: final.OOMKills, Allow: "--memory",
-			Detail: fmt.Sprintf("%d process(es) were ended at the memory limit of %s", final.OOMKills, l.Memory),
-		})
-	}
-	if final.ProcessLimitHits > 0 {
-		v = append(v, Violation{
-			Kind: "pids", Count: final.ProcessLimitHits, Allow: "--pids",
-			Detail: fmt.Sprintf("%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits, l.Processes),
-		})
-	}
-	if final.DiskFull {
-		v = append(v, Violation{
-			Kind: "disk", Count: 1, Allow: "--disk, --inodes",
-			Detail: fmt.Sprintf("the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes),
-		})
-	}
-	for _, s := range []struct {
-		name string
-		out  Output
-	}{{"stdout", stdout}, {"stderr", stderr}} {
-		if s.out.Truncated() {
-			v = append(v, Violation{
-				Kind: ViolationOutput, Count: s.out.Dropped, Allow: "--output-limit",
-				Detail: fmt.Sprintf("%d of %d bytes of %s were not kept%s", s.out.Dropped, s.out.Total, s.name, elsewhere(s.out)),
-			})
+	add := func(kind string, count uint64, allow, format string, args ...any) {
+		if count > 0 {
+			v = append(v, Violation{Kind: kind, Count: count, Allow: allow, Detail: fmt.Sprintf(format, args...)})
 		}
 	}
-	return v
-}
-
-// elsewhere names the file with the output that the result leaves out.
-func elsewhere(o Output) string {
-	if o.File == "" {
-		return ""
+	once := map[bool]uint64{true: 1}
+	add("timeout", once[f.wallHit], "--timeout", "the command ran longer than %v", l.Wall)
+	add("cpu_time", once[f.cpuHit], "--cpu-time", "the command used more than %v of CPU time", l.CPUTime)
+	add("memory", final.OOMKills, "--memory", "%d process(es) were ended at the memory limit of %s", final.OOMKills, l.Memory)
+	add("pids", final.ProcessLimitHits, "--pids", "%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits,
+		l.Processes)
+	add("disk", once[final.DiskFull], "--disk, --inodes", "the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes)
+	for i, out := range []Output{stdout, stderr} {
+		where := "" // the file with the output that the result leaves out
+		if out.File != "" {
+			where = " here; see " + out.File
+		}
+		add(ViolationOutput, out.Dropped, "--output-limit", "%d of %d bytes of %s were not kept%s", out.Dropped, out.Total, streamKinds[i],
+			where)
 	}
-	return " here; see " + o.File
+	return v
 }

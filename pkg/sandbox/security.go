@@ -13,13 +13,6 @@ var DefaultUser = User{UID: 1000, GID: 1000}
 
 const maxID = 65533 // 65534 is the overflow id: files of unmapped owners show it
 
-func (u User) orDefault() User {
-	if u == (User{}) {
-		return DefaultUser
-	}
-	return u
-}
-
 func (u User) validate() error {
 	for _, f := range []struct {
 		name string

@@ -137,7 +137,7 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	s.Require = cmp.Or(s.Require, TierContainer)
 	s.Workdir = cmp.Or(s.Workdir, WorkspaceDir)
 	s.Hostname = cmp.Or(s.Hostname, UserName)
-	s.User = s.User.orDefault()
+	s.User = cmp.Or(s.User, DefaultUser)
 	s.Env = maps.Clone(s.Env)
 	s.Volumes = slices.Clone(s.Volumes)
 	s.Root.Add = slices.Clone(s.Root.Add)
@@ -203,14 +203,11 @@ func (s Spec) validate(volumeRoots []string) error {
 		}
 		seen[v.Target] = true
 		if !v.within(volumeRoots) {
-			return &Error{Op: "volume", Kind: ErrRefused, Err: errOutsideRoots(v.Source, volumeRoots)}
+			return &Error{Op: "volume", Kind: ErrRefused,
+				Err: fmt.Errorf("source %q lies outside the allowed roots %s", v.Source, strings.Join(volumeRoots, ", "))}
 		}
 	}
 	return nil
-}
-
-func errOutsideRoots(source string, roots []string) error {
-	return fmt.Errorf("source %q lies outside the allowed roots %s", source, strings.Join(roots, ", "))
 }
 
 func (r Root) validate() error {
@@ -231,7 +228,7 @@ func (r Root) validate() error {
 			return Invalid("root", "path %q must be absolute, in its shortest form and not /", p)
 		}
 		for _, reserved := range append(slices.Clone(reservedTargets), WorkspaceDir, TmpDir, HomeDir) {
-			if r.Dir == "" && (p == reserved || strings.HasPrefix(p, reserved+"/")) {
+			if r.Dir == "" && lies(p, reserved) {
 				return Invalid("root", "path %q lies in %s, which belongs to the sandbox", p, reserved)
 			}
 		}

@@ -112,10 +112,8 @@ func Verdicts() []Verdict {
 
 // Info is the verdict's row of the table; of an unknown verdict it has the name alone.
 func (v Verdict) Info() VerdictInfo {
-	for _, row := range verdictTable {
-		if row.Verdict == v {
-			return row
-		}
+	if i := slices.IndexFunc(verdictTable, func(row VerdictInfo) bool { return row.Verdict == v }); i >= 0 {
+		return verdictTable[i]
 	}
 	return VerdictInfo{Verdict: v}
 }

@@ -129,7 +129,7 @@ func (v Volume) validate() error {
 		return Invalid("volume", "target / would cover the sandbox's own root")
 	}
 	for _, r := range reservedTargets {
-		if v.Target == r || strings.HasPrefix(v.Target, r+"/") {
+		if lies(v.Target, r) {
 			return Invalid("volume", "target %q lies in %s, which belongs to the sandbox", v.Target, r)
 		}
 	}
@@ -138,16 +138,10 @@ func (v Volume) validate() error {
 
 // within reports whether the source lies in one of the allowed roots; no roots allow everything.
 func (v Volume) within(roots []string) bool {
-	if len(roots) == 0 {
-		return true
-	}
-	for _, r := range roots {
+	return len(roots) == 0 || slices.ContainsFunc(roots, func(r string) bool {
 		r = filepath.Clean(r)
-		if v.Source == r || strings.HasPrefix(v.Source, strings.TrimSuffix(r, "/")+"/") {
-			return true
-		}
-	}
-	return false
+		return v.Source == r || strings.HasPrefix(v.Source, strings.TrimSuffix(r, "/")+"/")
+	})
 }
 
 const maxPath = 4095 // the kernel's PATH_MAX without its NUL

@@ -4,6 +4,7 @@ package cgroup
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -75,7 +76,7 @@ func parseMountinfo(text string) []cgroupMount {
 			point:    unescape(before[4]),
 			v2:       after[0] == "cgroup2",
 			options:  super,
-			readOnly: hasWord(strings.Split(before[5], ","), "ro") || hasWord(super, "ro"),
+			readOnly: slices.Contains(strings.Split(before[5], ","), "ro") || slices.Contains(super, "ro"),
 		})
 	}
 	return mounts
@@ -99,15 +100,6 @@ func unescape(s string) string {
 }
 
 func octal(c byte) bool { return c >= '0' && c <= '7' }
-
-func hasWord(list []string, word string) bool {
-	for _, w := range list {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
 
 // ownCgroup is /proc/self/cgroup: v1 paths by controller name, and the v2 path.
 type ownCgroup struct {
@@ -140,7 +132,7 @@ func parseOwnCgroup(text string) ownCgroup {
 // is mounted, as for a process outside its cgroup namespace's root ("/../x"): making groups at the mount point instead
 // would leave the caller's limits.
 func (m cgroupMount) within(path string) (string, bool) {
-	if hasWord(strings.Split(path, "/"), "..") {
+	if slices.Contains(strings.Split(path, "/"), "..") {
 		return "", false
 	}
 	rest := path
@@ -161,13 +153,8 @@ type layout struct {
 }
 
 // detect turns the two files of /proc into the hierarchies that this package uses. It reads the file system only through
-// host, so that tests can describe any machine.
-func detect(mountinfo, selfCgroup string, host hostFiles) layout {
-	return detectFor(mountinfo, selfCgroup, false, host)
-}
-
-// detectFor is detect for a caller that may move to a leaf (moving).
-func detectFor(mountinfo, selfCgroup string, moving bool, host hostFiles) layout {
+// host, so that tests can describe any machine. moving says that the caller may move to a leaf.
+func detect(mountinfo, selfCgroup string, moving bool, host hostFiles) layout {
 	own := parseOwnCgroup(selfCgroup)
 	var l layout
 	var served role
@@ -207,7 +194,7 @@ func detectFor(mountinfo, selfCgroup string, moving bool, host hostFiles) layout
 		var names []string
 		path, known := "", false
 		for _, c := range controllerRoles {
-			if c.role != roleIO && hasWord(m.options, c.name) {
+			if c.role != roleIO && slices.Contains(m.options, c.name) {
 				roles |= c.role
 				names = append(names, c.name)
 				path, known = own.v1[c.name], own.v1[c.name] != ""
@@ -280,7 +267,11 @@ func detectFor(mountinfo, selfCgroup string, moving bool, host hostFiles) layout
 			v2.roles |= p.roles
 			v2.moveFirst = p.moveFirst
 			served |= p.roles | roleCore
-			v2.enable = enableWords(p.roles)
+			for _, c := range controllerRoles {
+				if c.v2 && p.roles&c.role != 0 {
+					v2.enable = strings.TrimSpace(v2.enable + " +" + c.name)
+				}
+			}
 			if host.exists(v2.own + "/cpu.stat") {
 				// The base cpu.stat counts CPU time in every v2 group, controller or not. So when the tree is joined anyway,
 				// a v1 cpuacct mount is left out: one directory less to make, join and drop per run.
@@ -320,14 +311,4 @@ func detectFor(mountinfo, selfCgroup string, moving bool, host hostFiles) layout
 		l.missing = append(l.missing, Gap{"kill", t.reason, t.remedy})
 	}
 	return l
-}
-
-func enableWords(roles role) string {
-	var words []string
-	for _, c := range controllerRoles {
-		if c.v2 && roles&c.role != 0 {
-			words = append(words, "+"+c.name)
-		}
-	}
-	return strings.Join(words, " ")
 }

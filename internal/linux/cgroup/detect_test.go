@@ -166,7 +166,7 @@ func TestDetect(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := detect(c.mounts, c.self, c.machine).summary(); got != c.want {
+			if got := detect(c.mounts, c.self, false, c.machine).summary(); got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})
@@ -177,7 +177,7 @@ func FuzzDetect(f *testing.F) {
 	f.Add(hybridMounts+unified, hybridSelf)
 	f.Add(`1 2 0:1 /\040 /\777 rw - cgroup2 a b`, "0::/../..\n:::\n")
 	f.Fuzz(func(t *testing.T, mounts, self string) {
-		l := detect(mounts, self, machine{files: map[string]string{}})
+		l := detect(mounts, self, false, machine{files: map[string]string{}})
 		for _, h := range l.hierarchies {
 			if h.place == "" && h.mount != "" && h.mount != "/" {
 				t.Errorf("hierarchy without a place: %+v", h)
@@ -342,7 +342,7 @@ func TestDetectForUser(t *testing.T) {
 		{"hybrid, given", hybridMounts, hybridSelf, true, machine{user: 7, files: map[string]string{}}, root + "/memory/process_api/1e97 ", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := detectFor(c.mounts, c.self, c.moving, c.machine)
+			l := detect(c.mounts, c.self, c.moving, c.machine)
 			got, remedy := "", ""
 			for _, h := range l.hierarchies {
 				if h.roles&roleMemory != 0 {
@@ -367,7 +367,7 @@ func TestDetectForUser(t *testing.T) {
 	for _, file := range []string{"", "/cgroup.procs", "/cgroup.subtree_control"} {
 		m := groups([]string{root + "/d"}, map[string]string{root + "/d/shell": "41\n42\n"})
 		m.locked = append(m.locked, root+"/d"+file)
-		if l := detectFor(mounts, "0::/d/shell\n", true, m); len(l.missing) == 0 {
+		if l := detect(mounts, "0::/d/shell\n", true, m); len(l.missing) == 0 {
 			t.Errorf("without %q: nothing is missing", file)
 		}
 	}
@@ -375,11 +375,11 @@ func TestDetectForUser(t *testing.T) {
 	// A group with fewer controllers is used only if no group above has more.
 	m := groups([]string{root + "/d"}, map[string]string{root + "/d/e/shell": "41\n42\n"}, systemd...)
 	m.files[root+"/d/e/cgroup.controllers"] = "memory pids"
-	if l := detectFor(mounts, "0::/d/e/shell\n", false, m); len(l.missing) != 0 || l.hierarchies[0].place != root+"/d" {
+	if l := detect(mounts, "0::/d/e/shell\n", false, m); len(l.missing) != 0 || l.hierarchies[0].place != root+"/d" {
 		t.Error(l.summary())
 	}
 	m.files[root+"/d/cgroup.controllers"] = "memory pids"
-	l := detectFor(mounts, "0::/d/e/shell\n", false, m)
+	l := detect(mounts, "0::/d/e/shell\n", false, m)
 	if want := "v2\nv2 " + root + "/d/e +memory +pids\n- cpu: " + root + "/d/e does not have it"; l.summary() != want {
 		t.Errorf("got\n%s\nwant\n%s", l.summary(), want)
 	} else if !strings.Contains(l.missing[0].Remedy, "Delegate=cpu memory pids") {

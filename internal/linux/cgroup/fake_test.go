@@ -110,7 +110,7 @@ func newFakeV2(t *testing.T, old bool) (*fakeV2, *Tree) {
 		f.fill(filepath.Join(f.mount, dir), all)
 	}
 	f.put(f.mount, "slice/unit/cgroup.procs", "77\n")
-	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/slice/unit\n", realFiles{}), realFiles{})
+	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/slice/unit\n", false, realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestFakeV2OldKernel(t *testing.T) {
 }
 
 func TestUnsupportedLimitsAreRefused(t *testing.T) {
-	tree, err := newTree(detect("", "", machine{}), machine{})
+	tree, err := newTree(detect("", "", false, machine{}), machine{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestUnsupportedLimitsAreRefused(t *testing.T) {
 		t.Errorf("no hierarchy: %v", err)
 	}
 	dir := t.TempDir()
-	tree, err = newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,pids\n", "1:pids:/\n", realFiles{}), realFiles{})
+	tree, err = newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,pids\n", "1:pids:/\n", false, realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +321,7 @@ func TestUnsupportedLimitsAreRefused(t *testing.T) {
 func TestFakeV2EmptyWithoutPids(t *testing.T) {
 	f := &fakeV2{t: t, mount: t.TempDir()}
 	f.fill(f.mount, "memory")
-	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/\n", realFiles{}), realFiles{})
+	tree, err := newTree(detect("1 2 0:3 / "+f.mount+" rw - cgroup2 cgroup2 rw\n", "0::/\n", false, realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestFakeV2EmptyWithoutPids(t *testing.T) {
 // v1 without a v2 tree: CPU time comes from cpuacct, and no swap file means Has(Swap) is false.
 func TestFakeV1(t *testing.T) {
 	dir := t.TempDir()
-	tree, err := newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,cpu,cpuacct,memory,pids\n", "1:cpu,cpuacct,memory,pids:/\n",
+	tree, err := newTree(detect("1 2 0:1 / "+dir+" rw - cgroup cgroup rw,cpu,cpuacct,memory,pids\n", "1:cpu,cpuacct,memory,pids:/\n", false,
 		realFiles{}), realFiles{})
 	if err != nil {
 		t.Fatal(err)

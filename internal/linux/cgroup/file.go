@@ -3,10 +3,10 @@
 package cgroup
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -16,29 +16,24 @@ import (
 // costs more than the read itself. Paths are relative to the directory of `sandbox-run` (hierarchy.place), which the Tree
 // keeps open: walking /sys/fs/cgroup/memory/… anew for each of twenty files is a tenth of a run's cost here.
 
-func openRetry(at int, path string, flags int) (int, error) {
-	for {
-		fd, err := unix.Openat(at, path, flags|unix.O_CLOEXEC, 0)
-		if err != unix.EINTR { // raw errno
-			return fd, err
-		}
+// retry calls f until no signal interrupts it. The error is a raw errno.
+func retry(f func() error) (err error) {
+	for err = f(); err == unix.EINTR; err = f() { //nolint:errorlint // raw errno
 	}
+	return err
+}
+
+func openRetry(at int, path string, flags int) (fd int, err error) {
+	err = retry(func() error { fd, err = unix.Openat(at, path, flags|unix.O_CLOEXEC, 0); return err })
+	return fd, err
 }
 
 func mkdirRetry(h *hierarchy, path string) error {
-	for {
-		if err := unix.Mkdirat(h.at, path, 0o755); err != unix.EINTR { // raw errno
-			return err
-		}
-	}
+	return retry(func() error { return unix.Mkdirat(h.at, path, 0o755) })
 }
 
 func rmdirRetry(h *hierarchy, path string) error {
-	for {
-		if err := unix.Unlinkat(h.at, path, unix.AT_REMOVEDIR); err != unix.EINTR { // raw errno
-			return err
-		}
-	}
+	return retry(func() error { return unix.Unlinkat(h.at, path, unix.AT_REMOVEDIR) })
 }
 
 func existsAt(at int, path string) bool { return unix.Faccessat(at, path, unix.F_OK, 0) == nil }
@@ -51,18 +46,12 @@ func writeFile(at int, path, value string) error {
 		return err
 	}
 	defer unix.Close(fd) // nothing is buffered
-	for {
-		n, err := unix.Write(fd, []byte(value))
-		switch {
-		case err == unix.EINTR: // raw errno
-			continue
-		case err != nil:
-			return err
-		case n != len(value):
-			return unix.EIO
-		}
-		return nil
+	n := 0
+	err = retry(func() error { n, err = unix.Write(fd, []byte(value)); return err })
+	if err == nil && n != len(value) {
+		err = unix.EIO
 	}
+	return err
 }
 
 // buffers holds scratch space for reads. 4 KiB takes every counter file in one read; longer lists read on.
@@ -93,11 +82,8 @@ func readFile(at int, path string, buf *[]byte, toEnd bool) ([]byte, error) {
 			}
 			*buf = append(*buf, make([]byte, len(*buf))...)
 		}
-		m, err := unix.Read(fd, (*buf)[n:])
-		switch {
-		case err == unix.EINTR: // raw errno
-			continue
-		case err != nil:
+		m := 0
+		if err := retry(func() error { m, err = unix.Read(fd, (*buf)[n:]); return err }); err != nil {
 			return nil, err
 		}
 		n += m
@@ -147,23 +133,6 @@ func subdirs(at int, path string) ([]string, error) {
 	return names, nil
 }
 
-// listAcross returns the sorted set of directory names at a path in any hierarchy. It reports a directory that can not be
-// read beside the names found in the others.
-func (t *Tree) listAcross(path string) ([]string, error) {
-	var all []string
-	var errs []error
-	for i := range t.hierarchies {
-		h := &t.hierarchies[i]
-		names, err := subdirs(h.at, path)
-		if err != nil {
-			errs = append(errs, &Error{Op: "list", Hierarchy: h.label, File: h.place + "/" + path, Err: err})
-		}
-		all = append(all, names...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all), errors.Join(errs...)
-}
-
 // parseUint reads a decimal number and ignores what follows it; "max" and garbage give ok == false.
 func parseUint(b []byte) (n uint64, ok bool) {
 	for i, c := range b {
@@ -181,19 +150,10 @@ func parseUint(b []byte) (n uint64, ok bool) {
 
 // flatKeyed calls f for each "name number" line.
 func flatKeyed(b []byte, f func(name []byte, value uint64)) {
-	for len(b) > 0 {
-		line := b
-		if i := slices.Index(b, '\n'); i >= 0 {
-			line, b = b[:i], b[i+1:]
-		} else {
-			b = nil
-		}
-		i := slices.Index(line, ' ')
-		if i <= 0 {
-			continue
-		}
-		if v, ok := parseUint(line[i+1:]); ok {
-			f(line[:i], v)
+	for line := range bytes.Lines(b) {
+		name, number, _ := bytes.Cut(line, []byte(" "))
+		if v, ok := parseUint(number); ok && len(name) > 0 {
+			f(name, v)
 		}
 	}
 }

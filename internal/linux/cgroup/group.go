@@ -3,13 +3,13 @@
 package cgroup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -65,7 +65,12 @@ func (g *Group) Make(l Limits) error {
 		return err
 	}
 	made := make([]madeDir, 0, len(g.tree.hierarchies))
-	err := g.makeDirs(&made)
+	var err error
+	for i := 0; i < len(g.tree.hierarchies) && err == nil; i++ {
+		if file, failed := g.makeIn(i, &made); failed != nil {
+			err = g.fail("make", i, file, failed)
+		}
+	}
 	if err == nil {
 		err = g.set(l)
 	}
@@ -76,7 +81,9 @@ func (g *Group) Make(l Limits) error {
 		err = g.set(l)
 	}
 	if err != nil {
-		g.tree.removeDirs(made)
+		for _, dir := range slices.Backward(made) {
+			_ = g.tree.rmdir(dir.in, dir.path) // a parent that another supervisor uses by now stays
+		}
 	}
 	return err
 }
@@ -85,21 +92,6 @@ func (g *Group) Make(l Limits) error {
 type madeDir struct {
 	in   *hierarchy
 	path string
-}
-
-func (t *Tree) removeDirs(made []madeDir) {
-	for _, dir := range slices.Backward(made) {
-		_ = t.rmdir(dir.in, dir.path) // a parent that another supervisor uses by now stays
-	}
-}
-
-func (g *Group) makeDirs(made *[]madeDir) error {
-	for i := range g.tree.hierarchies {
-		if file, err := g.makeIn(i, made); err != nil {
-			return g.fail("make", i, file, err)
-		}
-	}
-	return nil
 }
 
 // makeIn makes the directory in one hierarchy. The parents nearly always exist, so the leaf is tried first.
@@ -182,7 +174,7 @@ func hasControllers(h *hierarchy, dir string) bool {
 // On v1 the file is tasks, which moves the writing thread, and not cgroup.procs, which moves its whole process. For a
 // process of one thread the effect is the same, but the kernel need not prevent new threads meanwhile: it
 // then skips cgroup_threadgroup_rwsem (cgroup_procs_write_start), whose write side waits for an RCU grace period:
-// up to 11 ms on an idle machine. A process of several threads would leave the others behind: use Add.
+// up to 11 ms on an idle machine. A process of several threads would leave the others behind.
 func (g *Group) JoinFiles() ([]*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -208,7 +200,7 @@ func (g *Group) JoinFiles() ([]*os.File, error) {
 
 // CgroupFD opens the group's v2 directory for CLONE_INTO_CGROUP (syscall.SysProcAttr.CgroupFD). It is ErrUnsupported where
 // runs stay out of the v2 tree. On a hybrid machine where they do not, it places a child in that tree only; the v1
-// controllers still need JoinFiles or Add. The caller closes it.
+// controllers still need JoinFiles. The caller closes it.
 func (g *Group) CgroupFD() (*os.File, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -225,24 +217,6 @@ func (g *Group) CgroupFD() (*os.File, error) {
 		return os.NewFile(uintptr(fd), g.rel), nil
 	}
 	return nil, &Error{Op: "open", Group: g.path, Err: fmt.Errorf("%w: runs do not join a v2 tree here", ErrUnsupported)}
-}
-
-// Add moves a process, with all its threads, into the group. The caller makes sure that the process is not reaped
-// meanwhile: otherwise the number may mean another process.
-func (g *Group) Add(pid int) error {
-	if g.err != nil {
-		return g.err
-	}
-	if pid <= 0 { // 0 would move this process
-		return &Error{Op: "add", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
-	}
-	path := g.rel + "/cgroup.procs"
-	for i := range g.tree.hierarchies {
-		if err := writeFile(g.tree.hierarchies[i].at, path, strconv.Itoa(pid)); err != nil {
-			return g.fail("add pid "+strconv.Itoa(pid), i, path, err)
-		}
-	}
-	return nil
 }
 
 // RunInside moves the calling thread into the group while f runs: processes that f clones start in the group, and a cgroup
@@ -345,13 +319,7 @@ func readPids(at int, dir string, buf *[]byte, pids []int) ([]int, error) {
 		}
 		return pids, err
 	}
-	for len(b) > 0 {
-		line := b
-		if i := slices.Index(b, '\n'); i >= 0 {
-			line, b = b[:i], b[i+1:]
-		} else {
-			b = nil
-		}
+	for line := range bytes.Lines(b) {
 		if n, ok := parseUint(line); ok && n <= 1<<31-1 {
 			pids = append(pids, int(n))
 		}

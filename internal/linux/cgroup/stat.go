@@ -340,13 +340,7 @@ func splitCPU(total time.Duration, user, system uint64) (u, s time.Duration) {
 
 // parseIOStat adds up "8:0 rbytes=1 wbytes=2 rios=…" over all devices.
 func parseIOStat(b []byte) (read, written uint64) {
-	for len(b) > 0 {
-		field := b
-		if i := bytes.IndexAny(b, " \n"); i >= 0 {
-			field, b = b[:i], b[i+1:]
-		} else {
-			b = nil
-		}
+	for field := range bytes.FieldsSeq(b) {
 		if v, ok := bytes.CutPrefix(field, []byte("rbytes=")); ok {
 			n, _ := parseUint(v)
 			read += n

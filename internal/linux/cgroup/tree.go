@@ -3,17 +3,14 @@
 package cgroup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,7 +54,6 @@ type Tree struct {
 
 	// noSwapLimit is set when a kernel turns out to have no swap limit file (v2 shows it only below the root).
 	noSwapLimit atomic.Bool
-	probes      atomic.Uint64
 
 	// The two calls that a directory of regular files can not imitate; tests replace them.
 	mkdir func(h *hierarchy, path string) error
@@ -111,7 +107,7 @@ func open(o Options) (*Tree, error) {
 		if err != nil {
 			return layout{}, fmt.Errorf("cgroup: open: %w", err)
 		}
-		return detectFor(string(mountinfo), string(self), moving, realFiles{}), nil
+		return detect(string(mountinfo), string(self), moving, realFiles{}), nil
 	}
 	l, err := detectLayout(o.MoveToLeaf)
 	if err != nil {
@@ -206,6 +202,11 @@ func v2File(h *hierarchy, beside, name string, major, minor int, host hostFiles)
 			return host.exists(dir + "/" + name)
 		}
 	}
+	return KernelIsAtLeast(major, minor)
+}
+
+// KernelIsAtLeast compares the version of the running kernel; an unreadable one is too old.
+func KernelIsAtLeast(major, minor int) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
@@ -275,7 +276,7 @@ func (t *Tree) Has(c Controller) bool {
 	return false
 }
 
-// Missing lists the abilities that this machine's cgroups lack. The list comes from inspection; Probe tries them.
+// Missing lists the abilities that this machine's cgroups lack. The list comes from inspection.
 func (t *Tree) Missing() []Gap { return slices.Clone(t.missing) }
 
 // Roots are the absolute directories, each named `sandbox-run`, that all groups of this tree are made below. A
@@ -301,13 +302,6 @@ func (t *Tree) Group(path string) *Group {
 	return g
 }
 
-// List names the groups directly below `sandbox-run`, the union over all hierarchies: a supervisor that died while making
-// or removing a group left it in some of them only.
-func (t *Tree) List() ([]string, error) {
-	names, err := t.listAcross(rootName)
-	return slices.DeleteFunc(names, func(name string) bool { return name == leafName }), err
-}
-
 // Prune removes the empty `sandbox-run` directories. Call it when a supervisor ends:
 // while they exist, the cgroup that holds the supervisor can not be removed. Another supervisor's groups stay.
 func (t *Tree) Prune() error {
@@ -324,29 +318,6 @@ func (t *Tree) Prune() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Probe makes a group with every limit that this tree claims to have, reads it and removes it: the kernel may still refuse
-// what inspection found to be permitted. doctor calls it; a run does not need to.
-func (t *Tree) Probe(ctx context.Context) error {
-	g := t.Group("probe-" + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(t.probes.Add(1), 10))
-	var l Limits
-	if t.Has(Memory) {
-		l.Memory = 64 << 20
-	}
-	if t.Has(CPU) {
-		l.CPU = 0.5
-	}
-	if t.Has(Pids) {
-		l.Pids = 16
-	}
-	if err := g.Make(l); err != nil {
-		return err
-	}
-	_, err := g.Stat()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	return errors.Join(err, g.Remove(ctx), t.Prune())
 }
 
 // serving is the hierarchy that fills a role, or nil. Detection gives each role to at most one hierarchy.
@@ -379,20 +350,13 @@ func checkPath(path string) error {
 		return fmt.Errorf("bad group path %q: %w", path, unix.EINVAL)
 	}
 	for element := range strings.SplitSeq(path, "/") {
-		if !validName(element) {
+		if element == "" || strings.ContainsFunc(element, func(c rune) bool {
+			return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_')
+		}) {
 			return fmt.Errorf("bad group path %q: element %q: %w", path, element, unix.EINVAL)
 		}
 	}
 	return nil
-}
-
-func validName(name string) bool {
-	for _, c := range []byte(name) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
-			return false
-		}
-	}
-	return name != ""
 }
 
 // Error is a failure of this package: which operation on which group, in which hierarchy, at which file, and the errno.

@@ -51,7 +51,7 @@ func newRefused(t *testing.T) refused {
 	p := shell(t, "LC_ALL=C chroot /usr /bin/true 2>&1; echo done")
 	p.Stdio[1] = int(w.Fd())
 	p.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	p.Filter, p.Control, p.Listener = filter, pair[1], (&initproto.Listener{ID: 7}).Encode()
+	p.Filter, p.Control, p.Listener = filter, pair[1], initproto.Encode(&initproto.Listener{ID: 7})
 	return refused{p, pair[0], r}
 }
 

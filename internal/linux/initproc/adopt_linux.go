@@ -24,7 +24,7 @@ func (s *server) expect(m *initproto.Expect) error {
 		s.exit(1) // the sandbox has no other program
 	}
 	defer closeAll(ruleset)
-	return failed(initproto.StageProtocol, "send expected", s.socket.send((&initproto.Expected{ID: m.ID}).Encode(), ruleset...))
+	return failed(initproto.StageProtocol, "send expected", s.socket.send(initproto.Encode(&initproto.Expected{ID: m.ID}), ruleset...))
 }
 
 // adopt takes on a program that a zygote has forked, and whose parent has ended. The reaper has slept until now, because

@@ -39,7 +39,7 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 		Isolated: m.NewCgroupNS, Renamed: m.NewUserNS, Housed: s.housed, Rlimits: m.Rlimits, UID: m.UID, GID: m.GID, KeepGroups: m.KeepGroups,
 		Landlock: -1, Filter: m.Seccomp,
 		Probe: m.Probe, Held: m.Held, Forbidden: m.Forbidden, Dir: m.Dir, Paths: m.Paths, Args: m.Args, Env: m.Env,
-		Began: began, Control: s.socket.fd, Listener: (&initproto.Listener{ID: m.ID}).Encode(),
+		Began: began, Control: s.socket.fd, Listener: initproto.Encode(&initproto.Listener{ID: m.ID}),
 	}
 	initproto.Accompany(c.Listener, 1)
 	if len(m.Paths) == 0 || len(m.Args) == 0 {

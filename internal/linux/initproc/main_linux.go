@@ -117,7 +117,7 @@ func (s *server) report(id uint64, err error) int {
 			msg.Detail += ": " + f.err.Error()
 		}
 	}
-	if s.socket.send(msg.Encode()) != nil {
+	if s.socket.send(initproto.Encode(&msg)) != nil {
 		_, _ = unix.Write(2, []byte(Name+": "+err.Error()+"\n"))
 		return exitRefused
 	}
@@ -178,7 +178,7 @@ func (s *server) setUp() error {
 	if err != nil {
 		return err
 	}
-	if err := s.socket.send(answer.Encode(), ready...); err != nil {
+	if err := s.socket.send(initproto.Encode(&answer), ready...); err != nil {
 		return failed(initproto.StageProtocol, "send ready", err)
 	}
 	closeAll(ready)
@@ -235,7 +235,7 @@ func (s *server) start(m *initproto.Exec, fds []int) error {
 	if slave >= 0 {
 		s.terminals[pid] = slave
 	}
-	started := (&initproto.Started{ID: m.ID, PID: uint32(pid), At: uint64(began.Nano())}).Encode()
+	started := initproto.Encode(&initproto.Started{ID: m.ID, PID: uint32(pid), At: uint64(began.Nano())})
 	if master >= 0 {
 		err = s.socket.send(started, master)
 		unix.Close(master)
@@ -270,7 +270,7 @@ func (s *server) ended(pid int, e end) {
 		unix.Close(slave)
 		delete(s.terminals, pid)
 	}
-	err := s.socket.send((&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}).Encode())
+	err := s.socket.send(initproto.Encode(&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}))
 	if err != nil || len(s.running) == 0 && !s.starting && s.relays[pid] == nil {
 		s.exit(0)
 	}
@@ -302,7 +302,7 @@ func (s *server) reap() {
 			s.continueStopped(pid)
 			continue
 		}
-		e := end{status, monotonic()}
+		e := end{status, Monotonic()}
 		s.mu.Lock()
 		if _, ok := s.running[pid]; ok {
 			s.ended(pid, e)
@@ -329,9 +329,9 @@ func (s *server) continueStopped(pid int) {
 	}
 }
 
-// monotonic is the clock of run times: the init reads it when a program starts or ends, and not when the supervisor
+// Monotonic is the clock of run times: the init reads it when a program starts or ends, and not when the supervisor
 // learns of it.
-func monotonic() uint64 {
+func Monotonic() uint64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can not fail with this clock
 	return uint64(t.Nano())

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"path"
 	"strconv"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -463,18 +462,19 @@ func makeTarget(p string, file bool) error {
 	return unix.Close(fd)
 }
 
-// raiseLoopback brings up the namespace's own loopback.
-func raiseLoopback() error {
-	fail := func(err error) error { return failed(initproto.StageNetwork, "raise loopback", err) }
+func raiseLoopback() error { return failed(initproto.StageNetwork, "raise loopback", RaiseLoopback()) }
+
+// RaiseLoopback brings up the loopback of the calling thread's network namespace.
+func RaiseLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	defer unix.Close(fd)
 	ifr, err := unix.NewIfreq("lo")
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return fail(unix.IoctlIfreq(fd, syscall.SIOCSIFFLAGS, ifr))
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }

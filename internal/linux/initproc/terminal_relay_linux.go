@@ -78,7 +78,7 @@ func (s *server) runOnRelay(m *initproto.Exec, began *unix.Timespec) (int, error
 		return 0, failed(initproto.StageTerminal, "wait for the terminal relay", err)
 	}
 	there := &socket{fd: fd}
-	if err = there.send(m.Encode()); err == nil {
+	if err = there.send(initproto.Encode(m)); err == nil {
 		err = readable(fd)
 	}
 	var answer any
@@ -157,6 +157,6 @@ func (s *server) follow(pid int, there *socket) {
 	case err == nil && ok:
 		s.ended(pid, end{unix.WaitStatus(exited.Status), exited.At})
 	case unix.Kill(pid, 0) == unix.ESRCH:
-		s.ended(pid, end{unix.WaitStatus(unix.SIGKILL), monotonic()})
+		s.ended(pid, end{unix.WaitStatus(unix.SIGKILL), Monotonic()})
 	}
 }

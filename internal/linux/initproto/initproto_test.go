@@ -17,9 +17,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// encoder is implemented by every message.
-type encoder interface{ Encode() []byte }
-
 var (
 	descriptor = rapid.IntRange(-1, MaxDescriptors-1)
 	text       = rapid.Custom(func(t *rapid.T) string { return string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "bytes")) })
@@ -67,7 +64,7 @@ func drawExec(t *rapid.T) *Exec {
 	}
 }
 
-func drawMessage(t *rapid.T) encoder {
+func drawMessage(t *rapid.T) Message {
 	switch rapid.IntRange(0, 10).Draw(t, "kind") {
 	case 0:
 		return drawSetup(t)
@@ -100,13 +97,13 @@ func drawMessage(t *rapid.T) encoder {
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stream []byte
-		var sent []encoder
+		var sent []Message
 		var counts, lengths, firsts []int
 		total := 0
 		for range rapid.IntRange(1, 5).Draw(t, "messages") {
 			m := drawMessage(t)
 			n := rapid.IntRange(0, MaxDescriptors).Draw(t, "descriptors")
-			frame := m.Encode()
+			frame := Encode(m)
 			Accompany(frame, n)
 			stream, sent, counts, lengths, firsts = append(stream, frame...), append(sent, m), append(counts, n), append(lengths, len(frame)),
 				append(firsts, total)
@@ -156,7 +153,7 @@ func TestRoundTrip(t *testing.T) {
 // A message without its last byte, or with one too many, is malformed.
 func TestTruncated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		body := drawMessage(t).Encode()[HeaderSize:]
+		body := Encode(drawMessage(t))[HeaderSize:]
 		cut := rapid.IntRange(0, len(body)-1).Draw(t, "cut")
 		if m, err := Decode(body[:cut]); !errors.Is(err, ErrMalformed) {
 			t.Fatalf("%d of %d bytes are %+v (%v)", cut, len(body), m, err)
@@ -169,8 +166,8 @@ func TestTruncated(t *testing.T) {
 
 // Every field is on the wire: changing one changes the frame.
 func TestEveryFieldTravels(t *testing.T) {
-	for _, m := range []encoder{&Setup{}, &Exec{}, &Signal{}, &Started{}, &Exited{}, &Failed{}, &Expect{}, &Expected{}, &Adopt{}} {
-		plain := m.Encode()
+	for _, m := range []Message{&Setup{}, &Exec{}, &Signal{}, &Started{}, &Exited{}, &Failed{}, &Expect{}, &Expected{}, &Adopt{}} {
+		plain := Encode(m)
 		for _, path := range fieldsOf(t, reflect.TypeOf(m).Elem()) {
 			changed := reflect.New(reflect.TypeOf(m).Elem())
 			f := changed.Elem().FieldByIndex(path)
@@ -190,7 +187,7 @@ func TestEveryFieldTravels(t *testing.T) {
 			default:
 				t.Fatalf("%s", f.Kind())
 			}
-			if bytes.Equal(changed.Interface().(encoder).Encode(), plain) {
+			if bytes.Equal(Encode(changed.Interface().(Message)), plain) {
 				t.Errorf("%T: field %v is not sent", m, path)
 			}
 		}
@@ -213,7 +210,7 @@ func fieldsOf(t *testing.T, message reflect.Type) (paths [][]int) {
 }
 
 func TestVersionMismatch(t *testing.T) {
-	frame := (&Setup{Root: -1, Scratch: -1}).Encode()
+	frame := Encode(&Setup{Root: -1, Scratch: -1})
 	if frame[HeaderSize+1] != Version {
 		t.Fatalf("the version is not where it was: % x", frame)
 	}
@@ -246,7 +243,7 @@ func TestInboxRefuses(t *testing.T) {
 		t.Errorf("the longest, not yet there: %v, %v", m, err)
 	}
 	in = Inbox[int]{}
-	frame := (&Ready{}).Encode()
+	frame := Encode(&Ready{})
 	Accompany(frame, 2)
 	in.Put(frame, 7)
 	if m, _, err := in.Take(); !errors.Is(err, ErrMalformed) {
@@ -270,14 +267,14 @@ func TestStageNames(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, m := range []encoder{
+	for _, m := range []Message{
 		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
 		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1},
 			Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Cgroups: []int{3}},
 		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3}, &Failed{1, StageExec, 2, "x"}, &Ready{},
 		&Expect{ID: 1, Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Loopback: true}, &Expected{1}, &Adopt{1, 2},
 	} {
-		f.Add(m.Encode()[HeaderSize:])
+		f.Add(Encode(m)[HeaderSize:])
 	}
 	f.Add([]byte{byte(KindSetup), Version, 1, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -293,7 +290,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		// A decoded message is equal after another encoding and decoding.
-		again, err := Decode(m.(encoder).Encode()[HeaderSize:])
+		again, err := Decode(Encode(m.(Message))[HeaderSize:])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,8 +301,8 @@ func FuzzDecode(f *testing.F) {
 }
 
 func FuzzInbox(f *testing.F) {
-	f.Add((&Signal{1, true, 9}).Encode(), uint8(3))
-	f.Add(append((&Ready{}).Encode(), (&Ready{}).Encode()...), uint8(1))
+	f.Add(Encode(&Signal{1, true, 9}), uint8(3))
+	f.Add(append(Encode(&Ready{}), Encode(&Ready{})...), uint8(1))
 	f.Fuzz(func(t *testing.T, stream []byte, piece uint8) {
 		var in Inbox[int]
 		for size := int(piece) + 1; len(stream) > 0; stream = stream[min(size, len(stream)):] {

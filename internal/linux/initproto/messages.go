@@ -220,11 +220,10 @@ type Failed struct {
 	Detail string
 }
 
-// frame encodes a message as a frame: header, kind, fields.
-func frame(kind Kind, m message) []byte {
-	c := codec{b: make([]byte, HeaderSize, 512)}
-	c.b = append(c.b, byte(kind))
-	m.fields(&c)
+// Encode encodes a message as a frame: header, kind, fields.
+func Encode(m Message) []byte {
+	c := codec{b: make([]byte, HeaderSize+1, 512)}
+	c.b[HeaderSize] = byte(m.fields(&c))
 	binary.LittleEndian.PutUint32(c.b, uint32(len(c.b)-HeaderSize))
 	return c.b
 }
@@ -266,23 +265,20 @@ func (b *Inbox[D]) Take() (m any, descriptors []D, err error) {
 	return m, descriptors, err
 }
 
-// message has its fields in one order, for Encode and Decode.
-type message interface{ fields(c *codec) }
+// Message is a pointer to one of the message types. fields visits its fields in one order, for Encode and Decode, and returns its kind.
+type Message interface{ fields(c *codec) Kind }
 
 // newMessage makes a message of each kind.
-var newMessage = [...]func() message{
-	KindSetup: func() message { return new(Setup) }, KindExec: func() message { return new(Exec) },
-	KindSignal: func() message { return new(Signal) }, KindReady: func() message { return new(Ready) },
-	KindStarted: func() message { return new(Started) }, KindExited: func() message { return new(Exited) },
-	KindFailed: func() message { return new(Failed) }, KindListener: func() message { return new(Listener) },
-	KindExpect: func() message { return new(Expect) }, KindExpected: func() message { return new(Expected) },
-	KindAdopt: func() message { return new(Adopt) },
+var newMessage = [...]func() Message{
+	KindSetup: func() Message { return new(Setup) }, KindExec: func() Message { return new(Exec) },
+	KindSignal: func() Message { return new(Signal) }, KindReady: func() Message { return new(Ready) },
+	KindStarted: func() Message { return new(Started) }, KindExited: func() Message { return new(Exited) },
+	KindFailed: func() Message { return new(Failed) }, KindListener: func() Message { return new(Listener) },
+	KindExpect: func() Message { return new(Expect) }, KindExpected: func() Message { return new(Expected) },
+	KindAdopt: func() Message { return new(Adopt) },
 }
 
-// Encode renders m as a frame, header included.
-func (m *Setup) Encode() []byte { return frame(KindSetup, m) }
-
-func (m *Setup) fields(c *codec) {
+func (m *Setup) fields(c *codec) Kind {
 	version := uint64(Version)
 	if c.uint(&version); version != Version {
 		if !c.bad {
@@ -308,12 +304,10 @@ func (m *Setup) fields(c *codec) {
 	list(c, &m.Binds, func(b *Bind) { c.string(&b.From); c.string(&b.To) })
 	list(c, &m.Volumes, func(v *Volume) { c.fd(&v.FD); c.string(&v.To); c.bool(&v.File) })
 	c.uint(&m.ShmSize)
+	return KindSetup
 }
 
-// Encode renders m as a frame, header included.
-func (m *Exec) Encode() []byte { return frame(KindExec, m) }
-
-func (m *Exec) fields(c *codec) {
+func (m *Exec) fields(c *codec) Kind {
 	c.uint(&m.ID)
 	c.strings(&m.Paths)
 	c.strings(&m.Args)
@@ -340,6 +334,7 @@ func (m *Exec) fields(c *codec) {
 	c.bool(&m.Probe)
 	c.bool(&m.Held)
 	c.string(&m.Forbidden)
+	return KindExec
 }
 
 func (s *Ruleset) fields(c *codec) {
@@ -349,15 +344,14 @@ func (s *Ruleset) fields(c *codec) {
 	c.uint(&s.Scoped)
 }
 
-// Encode renders m as a frame, header included.
-func (m *Signal) Encode() []byte { return frame(KindSignal, m) }
+func (m *Signal) fields(c *codec) Kind {
+	c.uint(&m.ID)
+	c.bool(&m.All)
+	c.uint32(&m.Num)
+	return KindSignal
+}
 
-func (m *Signal) fields(c *codec) { c.uint(&m.ID); c.bool(&m.All); c.uint32(&m.Num) }
-
-// Encode renders m as a frame, header included.
-func (m *Ready) Encode() []byte { return frame(KindReady, m) }
-
-func (m *Ready) fields(c *codec) {
+func (m *Ready) fields(c *codec) Kind {
 	p := &m.Posture
 	c.uint32(&p.PID)
 	c.uint32(&p.UID)
@@ -367,46 +361,42 @@ func (m *Ready) fields(c *codec) {
 	c.uint(&p.Capabilities)
 	c.uint(&p.Bounding)
 	c.string(&p.Release)
+	return KindReady
 }
 
-// Encode renders m as a frame, header included.
-func (m *Started) Encode() []byte { return frame(KindStarted, m) }
+func (m *Started) fields(c *codec) Kind {
+	c.uint(&m.ID)
+	c.uint32(&m.PID)
+	c.uint(&m.At)
+	return KindStarted
+}
 
-func (m *Started) fields(c *codec) { c.uint(&m.ID); c.uint32(&m.PID); c.uint(&m.At) }
+func (m *Expect) fields(c *codec) Kind {
+	c.uint(&m.ID)
+	m.Landlock.fields(c)
+	c.bool(&m.Loopback)
+	return KindExpect
+}
 
-// Encode renders m as a frame, header included.
-func (m *Expect) Encode() []byte { return frame(KindExpect, m) }
+func (m *Expected) fields(c *codec) Kind { c.uint(&m.ID); return KindExpected }
 
-func (m *Expect) fields(c *codec) { c.uint(&m.ID); m.Landlock.fields(c); c.bool(&m.Loopback) }
+func (m *Adopt) fields(c *codec) Kind { c.uint(&m.ID); c.uint32(&m.PID); return KindAdopt }
 
-// Encode renders m as a frame, header included.
-func (m *Expected) Encode() []byte { return frame(KindExpected, m) }
+func (m *Listener) fields(c *codec) Kind { c.uint(&m.ID); return KindListener }
 
-func (m *Expected) fields(c *codec) { c.uint(&m.ID) }
+func (m *Exited) fields(c *codec) Kind {
+	c.uint(&m.ID)
+	c.uint32(&m.Status)
+	c.uint(&m.At)
+	return KindExited
+}
 
-// Encode renders m as a frame, header included.
-func (m *Adopt) Encode() []byte { return frame(KindAdopt, m) }
-
-func (m *Adopt) fields(c *codec) { c.uint(&m.ID); c.uint32(&m.PID) }
-
-// Encode renders m as a frame, header included.
-func (m *Listener) Encode() []byte { return frame(KindListener, m) }
-
-func (m *Listener) fields(c *codec) { c.uint(&m.ID) }
-
-// Encode renders m as a frame, header included.
-func (m *Exited) Encode() []byte { return frame(KindExited, m) }
-
-func (m *Exited) fields(c *codec) { c.uint(&m.ID); c.uint32(&m.Status); c.uint(&m.At) }
-
-// Encode renders m as a frame, header included.
-func (m *Failed) Encode() []byte { return frame(KindFailed, m) }
-
-func (m *Failed) fields(c *codec) {
+func (m *Failed) fields(c *codec) Kind {
 	c.uint(&m.ID)
 	c.uint32((*uint32)(&m.Stage))
 	c.uint32(&m.Errno)
 	c.string(&m.Detail)
+	return KindFailed
 }
 
 // Ready is the answer to a setup.

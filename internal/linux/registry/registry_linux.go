@@ -343,33 +343,40 @@ func readRecord(f *os.File) ([]byte, error) {
 // openDir opens the directory and refuses one that another user could write to: a user who can make files there can have
 // any cgroup or directory "collected".
 func openDir(path string, make bool) (*os.File, error) {
-	fail := func(op string, err error) (*os.File, error) {
+	dir, op, err := OpenPrivate(path, make)
+	if err != nil {
 		return nil, fmt.Errorf("registry: %s directory %s: %w%s", op, path, err, hint(err))
 	}
+	return dir, nil
+}
+
+// OpenPrivate opens a directory without following a link at its end, and refuses one that another user could write to. If make is set,
+// it makes a missing one. op names the step that failed: open, make, stat or use.
+func OpenPrivate(path string, make bool) (dir *os.File, op string, err error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Open(path, flags, 0)
 	if errors.Is(err, unix.ENOENT) && make {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fail("make", err)
+			return nil, "make", err
 		}
 		if err := unix.Mkdir(path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fail("make", err)
+			return nil, "make", err
 		}
 		fd, err = unix.Open(path, flags, 0)
 	}
 	if err != nil {
-		return fail("open", err)
+		return nil, "open", err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
-		return fail("stat", err)
+		return nil, "stat", err
 	}
 	if uid := unix.Geteuid(); int(st.Uid) != uid || st.Mode&0o077 != 0 {
 		_ = unix.Close(fd)
-		return fail("use", fmt.Errorf("owner %d, mode %04o; it must belong to %d with mode 0700: %w", st.Uid, st.Mode&0o7777, uid, unix.EPERM))
+		return nil, "use", fmt.Errorf("owner %d, mode %04o; it must belong to %d with mode 0700: %w", st.Uid, st.Mode&0o7777, uid, unix.EPERM)
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return os.NewFile(uintptr(fd), path), "", nil
 }
 
 func random(n int) []byte {

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/registry"
 )
 
 // DefaultCacheDir is the directory of formatted image files and of the files behind disks when Options.CacheDir is
@@ -17,9 +19,9 @@ const DefaultCacheDir = "/var/cache/sandbox-run"
 
 // cacheDirs are the cache directories that this process has opened; in practice one. They stay open for the process's
 // life, so that a disk needs no look-up, and a directory that is replaced afterwards is not used.
-var cacheDirs registry
+var cacheDirs openDirs
 
-type registry struct {
+type openDirs struct {
 	mu   sync.Mutex
 	open map[string]*cacheDir
 }
@@ -32,7 +34,7 @@ type cacheDir struct {
 	templates map[[2]uint64]*template
 }
 
-func (r *registry) get(path string) (*cacheDir, error) {
+func (r *openDirs) get(path string) (*cacheDir, error) {
 	if path == "" {
 		path = DefaultCacheDir
 	}
@@ -68,31 +70,14 @@ func openCacheDir(path string) (*os.File, error) {
 	if !filepath.IsAbs(path) {
 		return fail("open", fmt.Errorf("not an absolute path: %w", unix.EINVAL))
 	}
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Open(path, flags, 0)
-	if errors.Is(err, unix.ENOENT) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fail("make", err)
-		}
-		if err := unix.Mkdir(path, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fail("make", err)
-		}
-		fd, err = unix.Open(path, flags, 0)
+	dir, op, err := registry.OpenPrivate(path, true)
+	if op == "use" {
+		err = fmt.Errorf("%w (fix: chown %d %s && chmod 0700 %s)", err, unix.Geteuid(), path, path)
 	}
 	if err != nil {
-		return fail("open", err)
+		return fail(op, err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		_ = unix.Close(fd)
-		return fail("stat", err)
-	}
-	if uid := unix.Geteuid(); int(st.Uid) != uid || st.Mode&0o077 != 0 {
-		_ = unix.Close(fd)
-		return fail("use", fmt.Errorf("owner %d, mode %04o; it must belong to %d with mode 0700: %w (fix: chown %d %s && chmod 0700 %s)",
-			st.Uid, st.Mode&0o7777, uid, unix.EPERM, uid, path, path))
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return dir, nil
 }
 
 // unnamed makes a file without a name: it is gone with its last user, however this process ends.

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -93,7 +95,7 @@ func (l *ledger) exchange(dev, left uint64) (others uint64, err error) {
 		}
 	}
 	for at := int64(recordSize); !found; at += recordSize {
-		if l.has(at) {
+		if slices.Contains(slices.Collect(maps.Values(l.own)), at) { // a lock never conflicts with its own open file
 			continue
 		}
 		if found, err = l.lock(unix.F_OFD_SETLK, unix.F_WRLCK, at); err != nil {
@@ -109,16 +111,6 @@ func (l *ledger) exchange(dev, left uint64) (others uint64, err error) {
 		return fail(err)
 	}
 	return others, nil
-}
-
-// has reports whether a record is this process's own: a lock never conflicts with its own open file.
-func (l *ledger) has(at int64) bool {
-	for _, own := range l.own {
-		if own == at {
-			return true
-		}
-	}
-	return false
 }
 
 // hostDisks are the file systems on which this process has had disks.

@@ -3,8 +3,6 @@ package seccomp
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
-	"sync"
 )
 
 // The classic BPF this package emits, and no more: the kernel finds out which
@@ -204,18 +202,4 @@ func (asm *assembler) step(s step) {
 		}
 	}
 	asm.emit(sockFilter{code: opReturn, k: asm.policy.encode(s.then, s.quiet)})
-}
-
-var (
-	defaultOnce sync.Once
-	defaultProg []byte
-	defaultErr  error
-)
-
-// Default returns the default policy for the architecture this program runs
-// on, compiled once. The slice is the caller's. It fails only on architectures
-// without a table.
-func Default() ([]byte, error) {
-	defaultOnce.Do(func() { defaultProg, defaultErr = Compile(Policy{}, "") })
-	return slices.Clone(defaultProg), defaultErr
 }

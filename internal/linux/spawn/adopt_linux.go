@@ -2,7 +2,6 @@ package spawn
 
 import (
 	"fmt"
-	"os"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
@@ -29,10 +28,9 @@ func Adopt(a Adopted) (*Init, error) {
 		c.close()
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	return &Init{
-		pid: a.PID, pidfd: a.PIDFD, conn: c, whole: true, killAdopted: a.Kill, last: a.Last, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
-	}, nil
+	i := newInit(a.PID, a.PIDFD, c)
+	i.whole, i.killAdopted, i.last = true, a.Kill, a.Last
+	return i, nil
 }
 
 // ContainerPID is the init's pid in this process's pid namespace, as the kernel reports it; with a user-space kernel,

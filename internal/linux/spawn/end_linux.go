@@ -25,16 +25,14 @@ func (i *Init) Done() <-chan struct{} { return i.done }
 // that itself: SIGKILL would orphan its programs.
 func (i *Init) End() {
 	if i.whole {
-		i.kill()
+		i.Kill()
 	} else {
 		i.HangUp()
 	}
 }
 
 // Kill ends the init, and with it everything in its pid namespace. It may be called in any state, and twice.
-func (i *Init) Kill() { i.kill() }
-
-func (i *Init) kill() {
+func (i *Init) Kill() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.reaped {
@@ -53,7 +51,7 @@ func (i *Init) HangUp() { i.conn.close() }
 
 // Abandon ends and reaps an init on which Setup was not called, or has failed.
 func (i *Init) Abandon() bool {
-	i.kill()
+	i.Kill()
 	close(i.done)
 	return i.Reap(abandonTimeout, nil)
 }
@@ -78,7 +76,7 @@ func (i *Init) Reap(timeout time.Duration, look func(pid int)) bool {
 	go func() {
 		<-i.done
 		for !i.reap(time.Now().Add(time.Minute), nil) {
-			i.kill()
+			i.Kill()
 		}
 	}()
 	return false
@@ -122,11 +120,15 @@ func (i *Init) wait() {
 	if i.last != nil {
 		i.last()
 	}
+	Reap(i.pid)
+	_ = unix.Close(i.pidfd)
+}
+
+// Reap waits for the end of a child.
+func Reap(pid int) {
 	for {
-		_, err := unix.Wait4(i.pid, nil, unix.WALL, nil)
-		if err != unix.EINTR {
-			break
+		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != unix.EINTR {
+			return
 		}
 	}
-	_ = unix.Close(i.pidfd)
 }

@@ -46,7 +46,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 		delete(i.examiners, m.ID)
 	}
 	fds = weakenExec(m, fds)
-	if err := i.conn.send(m.Encode(), fds); err != nil {
+	if err := i.conn.send(initproto.Encode(m), fds); err != nil {
 		forget()
 		return running{}, errors.Join(ErrGone, err)
 	}
@@ -132,8 +132,8 @@ func answerProbe(listener *os.File, examiner Examiner) (examined bool, refusal e
 }
 
 // Signal reaches one program, or all.
-func (i *Init) Signal(m initproto.Signal) error {
-	if err := i.conn.send(m.Encode(), nil); err != nil {
+func (i *Init) Signal(m *initproto.Signal) error {
+	if err := i.conn.send(initproto.Encode(m), nil); err != nil {
 		return errors.Join(ErrGone, err)
 	}
 	return nil

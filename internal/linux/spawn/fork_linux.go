@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 )
 
@@ -61,7 +62,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 		return nil, fmt.Errorf("open namespaces: %w", err)
 	}
 	weakenExpect(m)
-	if err := i.conn.send(m.Encode(), nil); err != nil {
+	if err := i.conn.send(initproto.Encode(m), nil); err != nil {
 		return nil, errors.Join(ErrGone, err)
 	}
 	theirs, err := f.program.openPipes() // while the init works
@@ -115,9 +116,7 @@ func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Ex
 		if p.examined, refusal = answerProbe(listener, examiner); refusal != nil {
 			return nil, refusal
 		}
-		var now unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can not fail with this clock
-		p.began = uint64(now.Nano())
+		p.began = initproc.Monotonic()
 	}
 	i.mu.Lock()
 	select {
@@ -129,7 +128,7 @@ func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Ex
 	}
 	i.exits[p.id] = status
 	i.mu.Unlock()
-	if err := i.conn.send((&initproto.Adopt{ID: p.id, PID: pid}).Encode(), nil); err != nil {
+	if err := i.conn.send(initproto.Encode(&initproto.Adopt{ID: p.id, PID: pid}), nil); err != nil {
 		i.mu.Lock()
 		delete(i.exits, p.id)
 		i.mu.Unlock()

@@ -3,7 +3,6 @@ package spawn
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,22 +39,10 @@ func StartHelper(name string, o Options) (*Helper, error) {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	defer unix.Close(pair[1])
-	files := []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]}
-	env := []string{"GOMAXPROCS=2", "GORACE=atexit_sleep_ms=0"}
-	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
-		if f, err := os.Open(dir); err == nil {
-			defer f.Close()
-			env = append(env, "GOCOVERDIR=/proc/self/fd/"+strconv.Itoa(len(files)))
-			files = append(files, int(f.Fd()))
-		}
-	}
-	birth := clone.Init{
-		Binary: int(self.Fd()), Args: []string{name}, Env: env, Namespaces: o.Namespaces, Owner: o.Owner, Files: files,
-	}
-	if o.Cgroup != nil {
-		birth.Cgroup = int(o.Cgroup.Fd())
-	}
-	pid, pidfd, err := clone.StartInit(birth)
+	pid, pidfd, err := o.start(clone.Init{
+		Binary: int(self.Fd()), Args: []string{name}, Env: []string{"GOMAXPROCS=2", "GORACE=atexit_sleep_ms=0"},
+		Files: []int{int(null.Fd()), int(null.Fd()), int(null.Fd()), pair[1]},
+	})
 	if err != nil {
 		unix.Close(pair[0])
 		return nil, fmt.Errorf("clone: %w", err)
@@ -92,10 +79,6 @@ func (h *Helper) Close() {
 		}
 	}
 	_ = unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it is dead already
-	for {
-		if _, err := unix.Wait4(h.pid, nil, unix.WALL, nil); err != unix.EINTR {
-			break
-		}
-	}
+	Reap(h.pid)
 	_ = unix.Close(h.pidfd)
 }

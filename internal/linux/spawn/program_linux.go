@@ -188,7 +188,7 @@ func (p *Program) Stderr() io.ReadCloser {
 
 // Signal reaches the program, or all programs of its init.
 func (p *Program) Signal(sig syscall.Signal, everyone bool) error {
-	return p.init.Signal(initproto.Signal{ID: p.id, All: everyone, Num: uint32(sig)})
+	return p.init.Signal(&initproto.Signal{ID: p.id, All: everyone, Num: uint32(sig)})
 }
 
 // Resize sets the size of the terminal.

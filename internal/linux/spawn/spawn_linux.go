@@ -104,6 +104,31 @@ type answer struct {
 	listener *os.File // or nil
 }
 
+func newInit(pid, pidfd int, c *conn) *Init {
+	return &Init{
+		pid: pid, pidfd: pidfd, conn: c, done: make(chan struct{}),
+		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{},
+		listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
+	}
+}
+
+// start clones a child with the namespaces, owner and cgroup of the options.
+func (o *Options) start(birth clone.Init) (pid, pidfd int, err error) {
+	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
+		// With coverage, a child writes its counters through a descriptor: the path is not in its root.
+		if f, err := os.Open(dir); err == nil {
+			defer f.Close()
+			birth.Env = append(birth.Env, "GOCOVERDIR=/proc/self/fd/"+strconv.Itoa(len(birth.Files)))
+			birth.Files = append(birth.Files, int(f.Fd()))
+		}
+	}
+	birth.Namespaces, birth.Owner = o.Namespaces, o.Owner
+	if o.Cgroup != nil {
+		birth.Cgroup = int(o.Cgroup.Fd())
+	}
+	return clone.StartInit(birth)
+}
+
 // Start clones an init.
 func Start(o Options) (*Init, error) {
 	binary, alone, err := protectedInit()
@@ -120,25 +145,11 @@ func Start(o Options) (*Init, error) {
 		unix.Close(pair[0])
 		return nil, err
 	}
-	files := []int{int(nothing.Fd()), int(nothing.Fd()), int(nothing.Fd()), pair[1]}
-	env := Environ()
-	if dir := os.Getenv("GOCOVERDIR"); measured && dir != "" {
-		// With coverage, an init writes its counters through a descriptor: the path is not in its root.
-		if f, err := os.Open(dir); err == nil {
-			defer f.Close()
-			env = append(env, "GOCOVERDIR=/proc/self/fd/"+strconv.Itoa(len(files)))
-			files = append(files, int(f.Fd()))
-		}
-	}
-	env = append(env, weakenStart(&o)...)
-	birth := clone.Init{
-		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: env,
-		Namespaces: o.Namespaces, Owner: o.Owner, Files: files, Alone: alone,
-	}
-	if o.Cgroup != nil {
-		birth.Cgroup = int(o.Cgroup.Fd())
-	}
-	pid, pidfd, err := clone.StartInit(birth)
+	weakened := weakenStart(&o)
+	pid, pidfd, err := o.start(clone.Init{
+		Binary: int(binary.Fd()), Args: []string{initproc.Name}, Env: append(Environ(), weakened...), Alone: alone,
+		Files: []int{int(nothing.Fd()), int(nothing.Fd()), int(nothing.Fd()), pair[1]},
+	})
 	if err != nil {
 		unix.Close(pair[0])
 		if (errors.Is(err, unix.EACCES) || errors.Is(err, unix.ETXTBSY)) && oneShot.CompareAndSwap(true, false) {
@@ -150,10 +161,8 @@ func Start(o Options) (*Init, error) {
 		return nil, fmt.Errorf("clone init: %w", err)
 	}
 	c, err := newConn(pair[0])
-	i := &Init{
-		pid: pid, pidfd: pidfd, conn: c, whole: o.Namespaces&unix.CLONE_NEWPID != 0, done: make(chan struct{}),
-		waiting: map[uint64]chan answer{}, exits: map[uint64]chan exit{}, listeners: map[uint64]*os.File{}, examiners: map[uint64]chan *os.File{},
-	}
+	i := newInit(pid, pidfd, c)
+	i.whole = o.Namespaces&unix.CLONE_NEWPID != 0
 	if err == nil && o.Namespaces&unix.CLONE_NEWUSER != 0 {
 		err = o.mapIDs(pid)
 	}
@@ -161,7 +170,7 @@ func Start(o Options) (*Init, error) {
 		err = writeOf(pid, "oom_score_adj", []byte("0"))
 	}
 	if err != nil {
-		i.kill()
+		i.Kill()
 		i.wait()
 		if c != nil {
 			c.close()
@@ -234,12 +243,12 @@ func Threads(pid int) int {
 // the answer, which the caller owns. After an error the init is dead and reaped.
 func (i *Init) Setup(ctx context.Context, m *initproto.Setup, files []int) ([]*os.File, error) {
 	stop := context.AfterFunc(ctx, func() {
-		i.kill()
+		i.Kill()
 		i.conn.close() // an init that no signal reaches must not block this call
 	})
 	defer stop()
 	files = weakenSetup(m, files)
-	err := i.conn.send(m.Encode(), files)
+	err := i.conn.send(initproto.Encode(m), files)
 	var msg any
 	var got []*os.File
 	if err == nil {

@@ -181,14 +181,14 @@ func TestRefusesOutsideFreshNamespaces(t *testing.T) {
 
 // A message that is no setup, or of another build, is answered and ends the init.
 func TestMalformedSetup(t *testing.T) {
-	version := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
+	version := initproto.Encode(&initproto.Setup{Root: -1, Scratch: -1})
 	version[initproto.HeaderSize+1]++
-	cut := (&initproto.Setup{Root: -1, Scratch: -1}).Encode()
+	cut := initproto.Encode(&initproto.Setup{Root: -1, Scratch: -1})
 	cut[0] -= 2
 	for name, frame := range map[string][]byte{
-		"another version": version, "cut short": cut[:len(cut)-2], "an exec": (&initproto.Exec{}).Encode(),
-		"a signal":  (&initproto.Signal{All: true, Num: 9}).Encode(),
-		"an answer": (&initproto.Ready{}).Encode(), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0},
+		"another version": version, "cut short": cut[:len(cut)-2], "an exec": initproto.Encode(&initproto.Exec{}),
+		"a signal":  initproto.Encode(&initproto.Signal{All: true, Num: 9}),
+		"an answer": initproto.Encode(&initproto.Ready{}), "no length": {0, 0, 0, 0, 0}, "too long": {255, 255, 255, 255, 0},
 		"an unknown kind":               {1, 0, 0, 0, 0, 200},
 		"descriptors that did not come": {1, 0, 0, 0, 9, 4},
 	} {
@@ -509,7 +509,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			wg.Wait()
 			<-i.Done()
 			i.Reap(10*time.Second, nil)
-			if err := i.Signal(initproto.Signal{All: true, Num: 15}); !errors.Is(err, ErrGone) {
+			if err := i.Signal(&initproto.Signal{All: true, Num: 15}); !errors.Is(err, ErrGone) {
 				t.Errorf("signal to a dead init: %v", err)
 			}
 		}

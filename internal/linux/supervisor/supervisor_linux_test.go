@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -56,8 +57,10 @@ func victim() int {
 	if err == nil {
 		err = sleeper.Start()
 	}
-	if err == nil {
-		err = g.Add(sleeper.Process.Pid)
+	for _, group := range g.Dirs() {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(sleeper.Process.Pid)), 0)
+		}
 	}
 	fmt.Println(s.entry.Name(), dir, err)
 	select {}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -55,7 +56,7 @@ type Backend struct {
 	closing    context.Context
 	close      context.CancelFunc
 	background sync.WaitGroup // goroutines in the background: collecting, preparing, removing
-	swept      bool
+	collect    sync.Once      // removes the leftovers of dead supervisors, in the background of the first Create
 
 	removals  sync.WaitGroup
 	unremoved []error // guarded by mu
@@ -127,21 +128,13 @@ func (b *Backend) connect(ctx context.Context) (*daemon, error) {
 			_ = d.Close()
 			return nil, &sandbox.Error{
 				Backend: Name, Op: "runtime " + r, Stage: "daemon", Kind: sandbox.ErrUnsupported,
-				Err:  fmt.Errorf("the daemon at %s has %s", d.host, strings.Join(runtimes(d.info), ", ")),
+				Err:  fmt.Errorf("the daemon at %s has %s", d.host, strings.Join(slices.Sorted(maps.Keys(d.info.Runtimes)), ", ")),
 				Hint: "register it in the daemon's configuration (\"runtimes\" in /etc/docker/daemon.json)",
 			}
 		}
 	}
 	b.daemon = d
 	return d, nil
-}
-
-func runtimes(info system.Info) (names []string) {
-	for name := range info.Runtimes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // dial connects to a daemon and reads its properties.
@@ -233,7 +226,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if err := b.registration.register(); err != nil {
 		return nil, failure("register", "supervisor", err)
 	}
-	b.collectOnce()
+	b.collect.Do(func() { b.runBackground(func(ctx context.Context) { _, _ = b.Collect(ctx, false) }) })
 	c := b.pool.take(settings)
 	if c == nil {
 		if c, err = b.newContainer(ctx, d, settings); err != nil {
@@ -241,18 +234,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 		}
 	}
 	b.pool.fill(d, settings)
-	return newInstance(b, d, c, spec), nil
-}
-
-// collectOnce removes the leftovers of dead supervisors, once, in the background of the first Create.
-func (b *Backend) collectOnce() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.swept || b.closed {
-		return
-	}
-	b.swept = true
-	b.background.Go(func() { _, _ = b.Collect(b.closing, false) })
+	return newInstance(b, c, spec), nil
 }
 
 // runBackground runs do in a goroutine, unless the backend is closed.

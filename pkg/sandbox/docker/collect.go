@@ -2,6 +2,9 @@ package docker
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"syscall"
 
 	"github.com/moby/moby/client"
 
@@ -18,7 +21,7 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 		return nil, failure("collect", "supervisor", err)
 	}
 	d, err := b.connect(ctx)
-	if err != nil && trouble(err) == NoSocket && b.opts.Host == "" {
+	if err != nil && b.opts.Host == "" && isNoSocket(err) {
 		return nil, nil // a machine without a daemon has no containers
 	}
 	if err != nil {
@@ -65,4 +68,12 @@ func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, 
 		found = append(found, r)
 	}
 	return found, nil
+}
+
+var errNoSocket = errors.New("no socket of Docker or Podman was found")
+
+// isNoSocket reports an error of connect that says that there is no daemon, and not that it can not be used.
+func isNoSocket(err error) bool {
+	return !errors.Is(err, syscall.EACCES) && !errors.Is(err, sandbox.ErrRefused) &&
+		(errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoSocket))
 }

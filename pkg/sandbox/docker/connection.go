@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -84,19 +85,30 @@ type reply struct {
 	body []byte
 }
 
-// request sends a request and waits for its only answer.
-func (s *connection) request(ctx context.Context, kind containerproto.Kind, body []byte) (reply, error) {
-	answers := make(chan reply, 1)
-	id := s.register(func(kind containerproto.Kind, body []byte) {
+// newReplySink returns a sink that copies the first answers, as many as the channel has room for.
+func newReplySink(most int) (chan reply, func(containerproto.Kind, []byte)) {
+	answers := make(chan reply, most)
+	return answers, func(kind containerproto.Kind, body []byte) {
 		select {
-		case answers <- reply{kind, append([]byte(nil), body...)}:
+		case answers <- reply{kind, bytes.Clone(body)}:
 		default:
 		}
-	})
+	}
+}
+
+// request sends a request and waits for its only answer.
+func (s *connection) request(ctx context.Context, kind containerproto.Kind, body []byte) (reply, error) {
+	answers, sink := newReplySink(1)
+	id := s.register(sink)
 	defer s.unregister(id)
 	if err := s.conn.Send(kind, id, body); err != nil {
 		return reply{}, s.explain(err)
 	}
+	return s.wait(ctx, answers)
+}
+
+// wait waits for an answer, the end of the stream, or the end of ctx.
+func (s *connection) wait(ctx context.Context, answers <-chan reply) (reply, error) {
 	select {
 	case r := <-answers:
 		return r, nil

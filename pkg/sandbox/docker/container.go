@@ -193,14 +193,9 @@ func (c *readyContainer) start(ctx context.Context) error {
 		return fail("attach to container", err)
 	}
 	c.connection = serveStream(attached.Conn, attached.Reader)
-	heard := make(chan reply, 1)
+	heard, sink := newReplySink(1)
 	c.connection.mu.Lock()
-	c.connection.waiting[0] = func(kind containerproto.Kind, body []byte) {
-		select {
-		case heard <- reply{kind, append([]byte(nil), body...)}:
-		default:
-		}
-	}
+	c.connection.waiting[0] = sink
 	c.connection.mu.Unlock()
 	defer c.connection.unregister(0)
 	// The setup is in the stream before the helper starts.
@@ -210,15 +205,12 @@ func (c *readyContainer) start(ctx context.Context) error {
 	if _, err := c.d.ContainerStart(ctx, c.id, client.ContainerStartOptions{}); err != nil {
 		return fail("start container", err)
 	}
-	select {
-	case r := <-heard:
-		if err := containerproto.Parse(r.body, &c.ready); r.kind != containerproto.KindReady || err != nil {
-			return fail("set up helper", containerproto.ErrMalformed)
-		}
-	case <-c.connection.done:
-		return fail("set up helper", c.connection.explain(nil))
-	case <-ctx.Done():
-		return fail("set up helper", context.Cause(ctx))
+	r, err := c.connection.wait(ctx, heard)
+	if err == nil && (containerproto.Parse(r.body, &c.ready) != nil || r.kind != containerproto.KindReady) {
+		err = containerproto.ErrMalformed
+	}
+	if err != nil {
+		return fail("set up helper", err)
 	}
 	if c.setup.Heartbeat > 0 {
 		go c.connection.sendHeartbeats()

@@ -24,8 +24,3 @@ func errnoOf(n uint32) syscall.Errno {
 	}
 	return syscall.Errno(n)
 }
-
-func isNotExist(e syscall.Errno) bool { return e == syscall.ENOENT }
-
-// linuxSignal is a signal by Linux's number. The manager sends those that all systems number alike.
-func linuxSignal(s syscall.Signal) int { return int(s) }

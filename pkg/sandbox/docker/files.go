@@ -1,6 +1,8 @@
 package docker
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -33,8 +35,11 @@ func gone(err error) error {
 	return err
 }
 
-// doneError returns the error in a "done" answer.
-func doneError(r reply) error {
+// doneError returns the error in a "done" answer, or that of the wait for it.
+func doneError(r reply, err error) error {
+	if err != nil {
+		return err
+	}
 	if r.kind != containerproto.KindDone {
 		return containerproto.ErrMalformed
 	}
@@ -47,13 +52,8 @@ func doneError(r reply) error {
 
 // Create makes a new file. Close reports errors: nothing waits for the helper before.
 func (p *place) Create(name string, mode fs.FileMode) (io.WriteCloser, error) {
-	w := &writer{p: p, answer: make(chan reply, 1)}
-	w.id = p.s.register(func(kind containerproto.Kind, body []byte) {
-		select {
-		case w.answer <- reply{kind, append([]byte(nil), body...)}:
-		default:
-		}
-	})
+	answer, sink := newReplySink(1)
+	w := &writer{p: p, answer: answer, id: p.s.register(sink)}
 	w.out = p.s.conn.Outlet(containerproto.Stream(w.id, 0))
 	if err := p.s.conn.Send(containerproto.KindCreate, w.id, containerproto.Path(uint32(mode.Perm()), name)); err != nil {
 		p.s.unregister(w.id)
@@ -89,14 +89,7 @@ func (w *writer) Close() error {
 		_ = w.out.Close()
 		ctx, cancel := w.p.context()
 		defer cancel()
-		select {
-		case r := <-w.answer:
-			w.err = doneError(r)
-		case <-w.p.s.done:
-			w.err = gone(w.p.s.explain(nil))
-		case <-ctx.Done():
-			w.err = context.Cause(ctx)
-		}
+		w.err = gone(doneError(w.p.s.wait(ctx, w.answer)))
 	})
 	return w.err
 }
@@ -105,22 +98,13 @@ func (w *writer) Close() error {
 func (p *place) Remove(name string) error {
 	ctx, cancel := p.context()
 	defer cancel()
-	r, err := p.s.request(ctx, containerproto.KindRemove, containerproto.Path(0, name))
-	if err != nil {
-		return gone(err)
-	}
-	return doneError(r)
+	return gone(doneError(p.s.request(ctx, containerproto.KindRemove, containerproto.Path(0, name))))
 }
 
 // Open opens a file or directory.
 func (p *place) Open(name string) (*files.Content, error) {
-	answers := make(chan reply, 2) // opened, done
-	id := p.s.register(func(kind containerproto.Kind, body []byte) {
-		select {
-		case answers <- reply{kind, append([]byte(nil), body...)}:
-		default:
-		}
-	})
+	answers, sink := newReplySink(2) // opened, done
+	id := p.s.register(sink)
 	in := p.s.conn.Inlet(containerproto.Stream(id, 1))
 	fail := func(err error) (*files.Content, error) {
 		p.s.unregister(id)
@@ -132,20 +116,9 @@ func (p *place) Open(name string) (*files.Content, error) {
 	}
 	ctx, cancel := p.context()
 	defer cancel()
-	var r reply
-	select {
-	case r = <-answers:
-	case <-p.s.done:
-		return fail(p.s.explain(nil))
-	case <-ctx.Done():
-		return fail(context.Cause(ctx))
-	}
-	if r.kind == containerproto.KindDone {
-		err := doneError(r)
-		if err == nil {
-			err = containerproto.ErrMalformed
-		}
-		return fail(err)
+	r, err := p.s.wait(ctx, answers)
+	if err != nil || r.kind == containerproto.KindDone {
+		return fail(cmp.Or(doneError(r, err), containerproto.ErrMalformed))
 	}
 	mode, size, err := containerproto.ParseOpened(r.body)
 	if r.kind != containerproto.KindOpened || err != nil {
@@ -184,20 +157,16 @@ func (r *reader) Close() error {
 func (p *place) List(name string, want func(files.Entry) bool) error {
 	var mu sync.Mutex
 	var bodies [][]byte
-	answer := make(chan reply, 1)
+	answer, sink := newReplySink(1)
 	id := p.s.register(func(kind containerproto.Kind, body []byte) {
-		body = append([]byte(nil), body...)
-		if kind == containerproto.KindEntries {
-			mu.Lock()
-			defer mu.Unlock()
-			if len(bodies) < maxBatches {
-				bodies = append(bodies, body)
-			}
+		if kind != containerproto.KindEntries {
+			sink(kind, body)
 			return
 		}
-		select {
-		case answer <- reply{kind, body}:
-		default:
+		mu.Lock()
+		defer mu.Unlock()
+		if len(bodies) < maxBatches {
+			bodies = append(bodies, bytes.Clone(body))
 		}
 	})
 	defer p.s.unregister(id)
@@ -206,15 +175,8 @@ func (p *place) List(name string, want func(files.Entry) bool) error {
 	}
 	ctx, cancel := p.context()
 	defer cancel()
-	select {
-	case r := <-answer:
-		if err := doneError(r); err != nil {
-			return err
-		}
-	case <-p.s.done:
-		return gone(p.s.explain(nil))
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := doneError(p.s.wait(ctx, answer)); err != nil {
+		return gone(err)
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -29,7 +31,7 @@ type instance struct {
 	destroyed bool
 }
 
-func newInstance(b *Backend, d *daemon, c *readyContainer, spec *sandbox.Spec) *instance {
+func newInstance(b *Backend, c *readyContainer, spec *sandbox.Spec) *instance {
 	i := &instance{readyContainer: c, b: b, spec: spec, limits: perContainer(spec.Limits), tasks: map[string]int{}}
 	i.files = files.Scratch{Place: &place{i.connection}, Backend: Name, Full: "a larger --disk or --memory", Failure: failure}
 	return i
@@ -138,8 +140,11 @@ func (i *instance) leavePhase(phase string) {
 func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error) {
 	nofile := uint64(p.Limits.OpenFiles)
 	m := &containerproto.Exec{
-		Phase:  p.Phase,
-		Policy: seccomp.Policy{DenySetID: i.hasWritable(), DenyAllocate: i.spec.VolumeCap() > 0, Notify: true},
+		Phase: p.Phase,
+		Policy: seccomp.Policy{
+			DenySetID:    slices.ContainsFunc(i.spec.Volumes, func(v sandbox.Volume) bool { return v.Writable }),
+			DenyAllocate: i.spec.VolumeCap() > 0, Notify: true,
+		},
 		Exec: initproto.Exec{
 			Args: p.Args, Env: p.Environ(), Dir: p.Workdir, UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),
 			Rlimits: []initproto.Rlimit{
@@ -196,15 +201,6 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 	}
 }
 
-func (i *instance) hasWritable() bool {
-	for _, v := range i.spec.Volumes {
-		if v.Writable {
-			return true
-		}
-	}
-	return false
-}
-
 // startFailure separates errors of the request from our own.
 func startFailure(f *initproto.Failed) error {
 	errno := errnoOf(f.Errno)
@@ -212,7 +208,7 @@ func startFailure(f *initproto.Failed) error {
 	switch f.Stage {
 	case initproto.StageExec:
 		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
-		if isNotExist(errno) {
+		if errno == syscall.ENOENT {
 			out.Hint = "name a program that the image has"
 		}
 	case initproto.StageWorkdir:

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -94,13 +95,7 @@ func (p *pool) fill(d *daemon, s *settings) {
 
 // touch records the use of settings, and drops the containers of the least recent ones if there are too many.
 func (p *pool) touch(key string) {
-	for i, k := range p.recent {
-		if k == key {
-			p.recent = append(p.recent[:i], p.recent[i+1:]...)
-			break
-		}
-	}
-	p.recent = append(p.recent, key)
+	p.recent = append(slices.DeleteFunc(p.recent, func(k string) bool { return k == key }), key)
 	if len(p.recent) <= maxSettings {
 		return
 	}

@@ -188,10 +188,10 @@ func (t *task) Stderr() io.ReadCloser {
 	return t.stderr
 }
 
-// Signal signals the process, or all processes of its phase.
+// Signal signals the process, or all processes of its phase. The manager sends signals that all systems number alike.
 func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 	return failure("signal", "protocol", t.i.connection.conn.Send(containerproto.KindSignal, t.id,
-		containerproto.Signal(linuxSignal(sig), scope == sandbox.Tree)))
+		containerproto.Signal(int(sig), scope == sandbox.Tree)))
 }
 
 // Resize sets the size of the terminal.
@@ -281,7 +281,7 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 		defer t.wakeReaders()
 		_ = t.stdin.Close()
 		t.mu.Lock()
-		t.sample = t.last.Sample() // the fallback
+		t.sample = monitor.Sample(t.last) // the fallback
 		t.mu.Unlock()
 		if t.i.connection.conn.Send(containerproto.KindFinish, t.id, nil) != nil {
 			t.checkOutOfMemory(ctx) // the container has ended
@@ -289,7 +289,7 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 		}
 		select {
 		case <-t.finished:
-			t.sample = t.final.Counters.Sample()
+			t.sample = monitor.Sample(t.final.Counters)
 			if t.final.Problem != "" {
 				t.err = failure("end phase "+t.phase, "cleanup", errors.New(t.final.Problem))
 			}
@@ -332,7 +332,7 @@ func (t *task) Sample() (monitor.Sample, error) {
 	t.mu.Lock()
 	t.last = c
 	t.mu.Unlock()
-	return c.Sample(), nil
+	return monitor.Sample(c), nil
 }
 
 func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {

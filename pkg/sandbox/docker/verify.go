@@ -99,7 +99,7 @@ func verify(d *daemon, want *settings, r *containerproto.Ready) sandbox.Isolatio
 		"a runtime that gives containers pid namespaces")
 	check(sandbox.ControlRoot, r.ReadOnly, "the container's root is writable", "a runtime that honours ReadonlyRootfs")
 	check(sandbox.ControlNoNewPrivs, r.NoNewPrivs, "no_new_privs is not set in the container", "a runtime that honours no-new-privileges")
-	only := !slices.ContainsFunc(r.Interfaces, func(name string) bool { return name != "lo" && !isFallback(name) })
+	only := !slices.ContainsFunc(r.Interfaces, func(name string) bool { return !slices.Contains(quietInterfaces, name) })
 	check(sandbox.ControlNetNS, only, "the container has network interfaces: "+strings.Join(r.Interfaces, ", "),
 		"a runtime that honours the network mode none")
 	if r.Seccomp != 2 {
@@ -133,15 +133,9 @@ func (d *daemon) runsOtherKernel(r *containerproto.Ready) bool {
 	return r.Release != "" && d.info.KernelVersion != "" && r.Release != d.info.KernelVersion
 }
 
-// isFallback reports interfaces that the kernel makes in every network namespace when their modules are loaded; they are down.
-func isFallback(name string) bool {
-	for _, prefix := range []string{"tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"} {
-		if name == prefix {
-			return true
-		}
-	}
-	return false
-}
+// quietInterfaces are the loopback, and those that the kernel makes in every network namespace when their modules are loaded: they are
+// down.
+var quietInterfaces = []string{"lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"}
 
 const page = 64 << 10 // the largest page size of any architecture
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -264,7 +265,7 @@ func (c *container) makeNamespaces(group *cgroup.Group, loopback, v2 bool) error
 			c.cgroupNS, err = os.Open("/proc/thread-self/ns/cgroup")
 		}
 		if err == nil && loopback {
-			err = raiseLoopback()
+			err = initproc.RaiseLoopback()
 		}
 		return err
 	}
@@ -333,22 +334,8 @@ func (c *container) raiseLoopback() error {
 		if err := unix.Setns(int(c.netNS.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		return raiseLoopback()
+		return initproc.RaiseLoopback()
 	}))
-}
-
-func raiseLoopback() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
 // makeBundleDir makes the bundle's directory, in root's runtime namespace.

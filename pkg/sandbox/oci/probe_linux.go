@@ -13,17 +13,11 @@ import (
 // container when it is made.
 func (b *Backend) Probe(context.Context) sandbox.Isolation { return b.look().Clone() }
 
-// walls are the controls that make a container.
-var walls = []sandbox.Control{
-	sandbox.ControlUserNS, sandbox.ControlPidNS, sandbox.ControlMountNS, sandbox.ControlNetNS, sandbox.ControlIPCNS, sandbox.ControlUTSNS,
-	sandbox.ControlCgroupNS,
-	sandbox.ControlRoot, sandbox.ControlSeccomp, sandbox.ControlNoNewPrivs, sandbox.ControlCapabilities,
-}
-
 func (b *Backend) probe() sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
 	iso.Runtime = b.runtime.name
 	reason, remedy := b.obstacle()
+	walls := sandbox.WallControls()
 	for _, c := range walls {
 		if reason != "" {
 			iso.Lack(c, sandbox.Absent, reason, remedy)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/census"
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
@@ -111,7 +112,7 @@ func serveHelper(socket int, exit func(code int)) {
 		switch err = json.Unmarshal(text, &o); {
 		case err != nil:
 		case o.What == orderLoopback && runtime != 0:
-			err = failure("raise loopback", "network", raiseLoopback())
+			err = failure("raise loopback", "network", initproc.RaiseLoopback())
 		case o.What == orderOpen && runtime == 0:
 			if out, runtime, err = o.open(fds); err == nil {
 				then = func() { // called after the answer is sent
@@ -179,7 +180,7 @@ func (o *helperOrder) open(fds []int) (out []int, runtime int, err error) {
 		}
 	}
 	if o.Loopback {
-		if err := raiseLoopback(); err != nil {
+		if err := initproc.RaiseLoopback(); err != nil {
 			return out, 0, failure("raise loopback", "network", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -113,11 +114,7 @@ func (c *container) verifyKernel(release string, addGap func(c sandbox.Control, 
 	if c.Group != nil {
 		pids, err = c.Group.Procs()
 	}
-	inside := false
-	for _, pid := range pids {
-		inside = inside || pid == c.InitPID
-	}
-	if err != nil || !inside {
+	if err != nil || !slices.Contains(pids, c.InitPID) {
 		for _, control := range []sandbox.Control{sandbox.ControlMemory, sandbox.ControlCPU, sandbox.ControlProcesses} {
 			addGap(control, "%s does not run in the cgroup that it was started in", c.kind.name)
 		}

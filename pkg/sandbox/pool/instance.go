@@ -58,11 +58,11 @@ func (i *instance) wake(ctx context.Context, p *sandbox.Process) (sandbox.Task, 
 		}
 	}
 	if err == nil {
-		i.p.countWarm(i.s)
+		i.p.increment(&i.s.count.warm)
 		return &task{Task: w.task, w: w, began: time.Now()}, nil
 	}
 	// No untrusted code has run in it. It has to end before another process takes its place in the phase.
-	i.p.countFallback(i.s)
+	i.p.increment(&i.s.count.fallbacks)
 	_ = w.end(context.WithoutCancel(ctx)) // Destroy reports what is left
 	if errors.Is(err, errLost) {
 		return nil, &sandbox.Error{Backend: i.p.Name(), Op: "start", Err: err, Hint: "run it again"}
@@ -116,11 +116,11 @@ func (i *instance) fork(ctx context.Context, p *sandbox.Process, waits sandbox.F
 		t, err = z.Start(ctx, i.Instance, p)
 	}
 	if errors.Is(err, sandbox.ErrState) && ctx.Err() == nil {
-		i.p.countFallback(i.s)
+		i.p.increment(&i.s.count.fallbacks)
 		return nil, nil
 	}
 	if err == nil {
-		i.p.countWarm(i.s)
+		i.p.increment(&i.s.count.warm)
 	}
 	return t, err
 }

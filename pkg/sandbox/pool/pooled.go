@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -150,7 +151,8 @@ func (m *pooled) checkDriversRemoved(ctx context.Context) error {
 // start starts a process in its driver.
 func start(ctx context.Context, in sandbox.Instance, p sandbox.Process) (*waiting, error) {
 	w := &waiting{process: p, dead: make(chan struct{})}
-	p.Env = withDriver(p.Env, p.Warm.Env)
+	p.Env = maps.Collect(maps.All(p.Env)) // with the variables that make the interpreter run its driver
+	maps.Copy(p.Env, p.Warm.Env)
 	task, err := in.Start(ctx, &p)
 	if err != nil {
 		return nil, err
@@ -162,18 +164,6 @@ func start(ctx context.Context, in sandbox.Instance, p sandbox.Process) (*waitin
 	}()
 	w.out = readEarly(task.Stdout())
 	return w, nil
-}
-
-// withDriver returns an environment with the variables that make the interpreter run its driver.
-func withDriver(env, driver map[string]string) map[string]string {
-	all := make(map[string]string, len(env)+len(driver))
-	for k, v := range env {
-		all[k] = v
-	}
-	for k, v := range driver {
-		all[k] = v
-	}
-	return all
 }
 
 // handshake waits until the driver reports that it is ready, and reads not one byte more.

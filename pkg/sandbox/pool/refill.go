@@ -172,14 +172,19 @@ func (p *Pool) makeRoomLocked(s *shape, now time.Time) bool {
 			}
 			return 1
 		})
-		if len(least.ready) > 0 {
-			p.discardLocked(least.ready[0])
-			least.ready = least.ready[1:]
-		} else {
-			p.retireLocked(least)
-		}
-		p.count.evicted++
+		p.evictLocked(least)
 	}
+}
+
+// evictLocked drops a pooled sandbox of a shape or, if it has none, its zygote. The caller holds mu.
+func (p *Pool) evictLocked(s *shape) {
+	if len(s.ready) > 0 {
+		p.discardLocked(s.ready[0])
+		s.ready = s.ready[1:]
+	} else {
+		p.retireLocked(s)
+	}
+	p.count.evicted++
 }
 
 // Shrink halves the memory of the pool: pooled sandboxes go before zygotes, and the least used first. Nothing is made in their
@@ -221,16 +226,10 @@ func (p *Pool) shrinkLocked(now time.Time) {
 				least = s
 			}
 		}
-		switch {
-		case least == nil:
+		if least == nil {
 			return // the rest is being made
-		case len(least.ready) > 0:
-			p.discardLocked(least.ready[0])
-			least.ready = least.ready[1:]
-		default:
-			p.retireLocked(least)
 		}
-		p.count.evicted++
+		p.evictLocked(least)
 	}
 }
 

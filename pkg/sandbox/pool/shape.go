@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"maps"
@@ -139,10 +140,8 @@ func canBecome(waits, p *sandbox.Process) bool {
 		return false
 	}
 	// A message is JSON, which can not hold arbitrary bytes.
-	for _, a := range p.Args {
-		if !utf8.ValidString(a) {
-			return false
-		}
+	if !utf8.ValidString(strings.Join(p.Args, "\x00")) {
+		return false
 	}
 	for k, v := range p.Env {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
@@ -232,28 +231,13 @@ func (s *shape) wants(now time.Time, o *Options) int {
 }
 
 // used is how many pooled sandboxes are used up during one refill.
-func (s *shape) used(now time.Time) float64 { return s.rate(now) * s.madeIn().Seconds() }
-
-func (s *shape) madeIn() time.Duration {
-	if s.takes == 0 {
-		return guessedTime
-	}
-	return s.takes
+func (s *shape) used(now time.Time) float64 {
+	return s.rate(now) * cmp.Or(s.takes, guessedTime).Seconds()
 }
 
-func (s *shape) memoryEach() sandbox.Size {
-	if s.memory == 0 {
-		return guessedMemory
-	}
-	return s.memory
-}
+func (s *shape) memoryEach() sandbox.Size { return cmp.Or(s.memory, guessedMemory) }
 
-func (s *shape) cpuEach() time.Duration {
-	if s.cpu == 0 {
-		return guessedCPU
-	}
-	return s.cpu
-}
+func (s *shape) cpuEach() time.Duration { return cmp.Or(s.cpu, guessedCPU) }
 
 // updateAverages adds the cost of a refill to the moving averages.
 func (s *shape) updateAverages(took, cpu time.Duration, memory sandbox.Size) {

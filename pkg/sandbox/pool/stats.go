@@ -70,18 +70,11 @@ func (c *shapeCounters) add(o *shapeCounters) {
 	c.refillCPU += o.refillCPU
 }
 
-// countWarm counts a process that was woken or forked.
-func (p *Pool) countWarm(s *shape) {
+// increment adds one to a counter of a shape.
+func (p *Pool) increment(counter *uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.count.warm++
-}
-
-// countFallback counts a process that was started cold instead.
-func (p *Pool) countFallback(s *shape) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.count.fallbacks++
+	*counter++
 }
 
 // Stats returns a snapshot.

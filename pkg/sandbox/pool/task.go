@@ -80,12 +80,7 @@ func (t *task) subtractDriver(s monitor.Sample) monitor.Sample {
 }
 
 // less subtracts and never goes below zero: unreadable counters are zero.
-func less[T time.Duration | uint64](all, before T) T {
-	if all < before {
-		return 0
-	}
-	return all - before
-}
+func less[T time.Duration | uint64](all, before T) T { return all - min(all, before) }
 
 // Refusals yields the calls refused to the program.
 func (t *task) Refusals() iter.Seq[sandbox.Violation] {

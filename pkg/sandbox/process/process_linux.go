@@ -51,11 +51,6 @@ func failure(op, stage string, err error) error { return faults.Wrap(Name, op, s
 // Name is "process".
 func (b *Backend) Name() string { return Name }
 
-// hasCgroups reports whether the kernel can enforce all three limits.
-func (b *Backend) hasCgroups() bool {
-	return !b.host.Counts.Short()
-}
-
 // Probe reports the few controls of this backend.
 func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	iso := sandbox.NewIsolation(Name)
@@ -68,7 +63,7 @@ func (b *Backend) Probe(context.Context) sandbox.Isolation {
 	// These hold for a program that does not resist. A program that resists has the ids of the user who started it: it
 	// can kill the process that polls it and, as root, leave its cgroup.
 	polled := []sandbox.Control{sandbox.ControlWall}
-	if b.hasCgroups() {
+	if !b.host.Counts.Short() {
 		polled = append(polled, sandbox.ControlCPUTime, sandbox.ControlMemory, sandbox.ControlProcesses, sandbox.ControlCPU)
 		if b.host.Cgroups.Has(cgroup.Swap) {
 			polled = append(polled, sandbox.ControlSwap)
@@ -167,7 +162,7 @@ type instance struct {
 func (i *instance) NewPhase() (p *box.Phase, err error) {
 	p = box.NewPhase(i.Instance)
 	p.NoPIDNS = true
-	if i.b.hasCgroups() {
+	if !i.Host.Counts.Short() {
 		group := i.Supervisor.NewGroup()
 		if err := p.MakeGroup(group); err != nil {
 			return p, err

@@ -335,10 +335,3 @@ func (out *Outlet) Close() error {
 	}
 	return c.Send(KindClose, out.number, nil)
 }
-
-// Stopped reports whether the peer wants no more.
-func (out *Outlet) Stopped() bool {
-	out.c.mu.Lock()
-	defer out.c.mu.Unlock()
-	return out.stopped
-}

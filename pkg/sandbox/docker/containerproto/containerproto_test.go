@@ -86,7 +86,9 @@ func TestSlowReader(t *testing.T) {
 	if err := <-blocked; !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("after stop: %v", err)
 	}
-	if !stuck.Stopped() {
+	stuck.c.mu.Lock()
+	defer stuck.c.mu.Unlock()
+	if !stuck.stopped {
 		t.Error("not stopped")
 	}
 }

@@ -117,7 +117,7 @@ func (e *Exec) Encode() []byte {
 		}
 	}
 	b := append([]byte{flags, byte(len(e.Phase))}, e.Phase...)
-	return append(b, e.Exec.Encode()[initproto.HeaderSize:]...)
+	return append(b, initproto.Encode(&e.Exec)[initproto.HeaderSize:]...)
 }
 
 // DecodeExec reads what Encode writes.
@@ -149,25 +149,9 @@ type Exited struct {
 	Lost   bool          `json:"lost,omitempty"`
 }
 
-// Counters are what the container's programs have used, without the helper's own share.
-type Counters struct {
-	CPUUser, CPUSystem, Throttled time.Duration
-	Memory, MemoryPeak            uint64
-	IORead, IOWrite               uint64
-	Processes, ProcessesPeak      int
-	OOMKills, ProcessLimitHits    uint64
-	DiskUsed                      uint64
-	DiskFull                      bool
-}
-
-// Sample converts the counters for the monitor.
-func (c *Counters) Sample() monitor.Sample {
-	return monitor.Sample{
-		CPUUser: c.CPUUser, CPUSystem: c.CPUSystem, Throttled: c.Throttled, Memory: c.Memory, MemoryPeak: c.MemoryPeak,
-		IORead: c.IORead, IOWrite: c.IOWrite, Processes: c.Processes, ProcessesPeak: c.ProcessesPeak,
-		OOMKills: c.OOMKills, ProcessLimitHits: c.ProcessLimitHits, DiskUsed: c.DiskUsed, DiskFull: c.DiskFull,
-	}
-}
+// Counters are what the container's programs have used, without the helper's own share. The type has none of the methods of a sample,
+// whose JSON is for people: its times are seconds.
+type Counters monitor.Sample
 
 // Finished is the last message about a program.
 type Finished struct {

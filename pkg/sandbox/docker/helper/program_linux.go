@@ -48,7 +48,7 @@ const maxTries = 16
 func (s *server) exec(id uint32, e *containerproto.Exec) {
 	p, err := s.start(id, e)
 	if err != nil {
-		_ = s.conn.Send(containerproto.KindFailed, id, failed(err).Encode()[initproto.HeaderSize:])
+		_ = s.conn.Send(containerproto.KindFailed, id, initproto.Encode(failed(err))[initproto.HeaderSize:])
 		return
 	}
 	in := s.conn.Inlet(containerproto.Stream(id, 0))

@@ -57,7 +57,8 @@ func Look() Self {
 	if !w.Privileged {
 		w.Grant, w.NoGrant = subid.Lookup()
 	}
-	w.NProc = countsPerNamespace() && (w.Privileged || supervisor.OuterID(w.UID) > 0)
+	// Since Linux 5.14 RLIMIT_NPROC counts the processes of an id in its user namespace, before that in the whole machine.
+	w.NProc = cgroup.KernelIsAtLeast(5, 14) && (w.Privileged || supervisor.OuterID(w.UID) > 0)
 	return w
 }
 
@@ -114,20 +115,6 @@ func (w Self) helperMaps() (o spawn.Options) {
 	o.UIDs = append(o.UIDs, syscall.SysProcIDMap{ContainerID: 1, HostID: w.Grant.UIDs.First, Size: w.Grant.UIDs.Count})
 	o.GIDs = append(o.GIDs, syscall.SysProcIDMap{ContainerID: 1, HostID: w.Grant.GIDs.First, Size: w.Grant.GIDs.Count})
 	return o
-}
-
-// countsPerNamespace: since Linux 5.14 RLIMIT_NPROC counts the processes of an id in its user namespace, before that
-// in the whole machine.
-func countsPerNamespace() bool {
-	var u unix.Utsname
-	var major, minor int
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
-		return false
-	}
-	return major > 5 || major == 5 && minor >= 14
 }
 
 func hasCapability(c int) bool {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -109,21 +110,14 @@ func (o *Options) importPaths(ctx context.Context, args []string) ([]string, err
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	text, err := io.ReadAll(io.LimitReader(ours, maxPaths))
-	wait := func() {
-		for {
-			if _, err := unix.Wait4(pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-	}
 	pidfd, pidErr := unix.PidfdOpen(pid, 0) // it is not reaped yet, so the pid is still valid
 	if pidErr != nil {
-		go wait() // the removal of its cgroup ends it
+		go spawn.Reap(pid) // the removal of its cgroup ends it
 		return nil, fmt.Errorf("pidfd: %w", pidErr)
 	}
 	_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
 	_ = unix.Close(pidfd)
-	wait()
+	spawn.Reap(pid)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 )
 
 // Zygote is an interpreter that is forked from. It owns the process and the supervisor's ends of its descriptors.
@@ -110,11 +112,7 @@ func (z *Zygote) watch() {
 				return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 			})
 		}
-		for {
-			if _, err := unix.Wait4(z.pid, nil, unix.WALL, nil); !errors.Is(err, unix.EINTR) {
-				break
-			}
-		}
+		spawn.Reap(z.pid)
 		_ = ended.Close()
 		// A waiting child of the zygote ends with it; a working one may take a moment, and prints nothing.
 		_ = z.stderr.SetReadDeadline(time.Now().Add(lastOutputTimeout))
@@ -205,11 +203,7 @@ const waitsMessage = "waits"
 // or will run.
 func (f *Fork) Start(ctx context.Context, r *Request) (Child, error) {
 	body, fds := r.encode()
-	err := send(f.answers, body, fds)
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
-		err = errors.Join(ErrGone, err)
-	}
-	if err != nil {
+	if err := send(f.answers, body, fds); err != nil {
 		return Child{}, err
 	}
 	answer, err := f.answer(ctx)
@@ -299,17 +293,13 @@ func (z *Zygote) ask(fds ...int) error {
 		return ErrGone
 	default:
 	}
-	err := send(z.control, []byte(forkMessage), fds)
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
-		err = errors.Join(ErrGone, err)
-	}
-	return err
+	return send(z.control, []byte(forkMessage), fds)
 }
 
 // forkMessage is the order to fork.
 const forkMessage = "fork"
 
-// send does not block.
+// send does not block. The error of a socket whose other end is gone wraps ErrGone.
 func send(f *os.File, body []byte, fds []int) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -323,9 +313,12 @@ func send(f *os.File, body []byte, fds []int) error {
 		}
 	})
 	if err = errors.Join(rawErr, err); err != nil {
-		return fmt.Errorf("send request: %w", err)
+		err = fmt.Errorf("send request: %w", err)
 	}
-	return nil
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, os.ErrClosed) {
+		err = errors.Join(ErrGone, err)
+	}
+	return err
 }
 
 // message is a message from a socket.
