@@ -33,7 +33,7 @@ func scanArguments(args []string, getenv func(string) string) arguments {
 	a.sandbox, a.native, a.localServer = true, true, a.command == nil
 	for _, name := range append([]string{"server"}, localFlags...) {
 		if value := getenv(EnvironmentName(name)); value != "" {
-			a.note(name, value)
+			a.applyFlag(name, value)
 		}
 	}
 	args = beforeDashes(args)
@@ -43,16 +43,16 @@ func scanArguments(args []string, getenv func(string) string) arguments {
 			value = args[i+1]
 		}
 		if name, ok := strings.CutPrefix(flag, "--"); ok {
-			a.note(name, value)
+			a.applyFlag(name, value)
 		} else if arg == "-h" {
-			a.note("help", "")
+			a.applyFlag("help", "")
 		}
 	}
 	return a
 }
 
 // note takes a flag, or its variable, into account.
-func (a *arguments) note(flag, value string) {
+func (a *arguments) applyFlag(flag, value string) {
 	switch flag {
 	case "help", "version":
 		a.sandbox = false
@@ -69,8 +69,8 @@ func (a *arguments) note(flag, value string) {
 	a.native, a.localServer = a.native && a.sandbox, a.localServer && a.sandbox
 }
 
-// fullWork names what the full executable is to do, for errors: the first words of the command line.
-func fullWork(args []string) string {
+// describeFullWork names what the full executable is to do, for errors: the first words of the command line.
+func describeFullWork(args []string) string {
 	words := args
 	if i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "-") }); i >= 0 {
 		words = args[:i]

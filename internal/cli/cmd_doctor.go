@@ -94,11 +94,11 @@ func (c *Invocation) diagnose(ctx context.Context, only, runtime string) error {
 		}
 		names = []string{only}
 	}
-	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.ownFacts()...)}
+	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.collectFacts()...)}
 	var found []app.Finding
 	for _, name := range names {
 		f := examineBackend(ctx, name, runtime)
-		found = append(found, f.finding())
+		found = append(found, f.toFinding())
 		d.Backends = append(d.Backends, f)
 	}
 	choice, err := app.Recommend(app.Want{Require: d.Require}, found)
@@ -115,12 +115,12 @@ func (c *Invocation) diagnose(ctx context.Context, only, runtime string) error {
 	if c.JSON {
 		return c.WriteJSON(d)
 	}
-	_, err = fmt.Fprint(c.Std.Out, d.text(c.Palette(c.Std.Out)))
+	_, err = fmt.Fprint(c.Std.Out, d.formatText(c.Palette(c.Std.Out)))
 	return err
 }
 
-// ownFacts are about what we have on this machine: the other executable, and images.
-func (c *Invocation) ownFacts() []app.Fact {
+// collectFacts are about what we have on this machine: the other executable, and images.
+func (c *Invocation) collectFacts() []app.Fact {
 	images := "none"
 	full, err := os.Executable()
 	if err != nil {
@@ -130,9 +130,9 @@ func (c *Invocation) ownFacts() []app.Fact {
 	case c.full != nil:
 	case c.from != "": // it gave back
 		full = fmt.Sprintf("version %s, which is not that of %s: only run, exec, doctor, gc and version work, and no docker backend; try: %s",
-			c.from, CommandName, bothAnew)
+			c.from, CommandName, reinstallHint)
 	default: // it would be the one to say this, if it were there
-		full = "not found: only run, exec, doctor, gc and version work, and no docker backend; try: " + c.installFull()
+		full = "not found: only run, exec, doctor, gc and version work, and no docker backend; try: " + c.installHint()
 	}
 	found, err := ListImages()
 	dir, _ := app.ImagesDir() // what is wrong with it, listing has found as well
@@ -146,7 +146,7 @@ func (c *Invocation) ownFacts() []app.Fact {
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
 	facts := []app.Fact{
-		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server",
+		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: describeCaps()}, {Name: "server",
 			Value: c.describeLocalServer()},
 	}
 	for _, f := range executor.New(nil, executor.Options{}).MarkedFailures() {
@@ -155,8 +155,8 @@ func (c *Invocation) ownFacts() []app.Fact {
 	return facts
 }
 
-// capFact says whether the kernel enforces the caps of workspaces.
-func capFact() string {
+// describeCaps says whether the kernel enforces the caps of workspaces.
+func describeCaps() string {
 	gap := workspace.ExplainCap("")
 	switch {
 	case gap == nil:
@@ -168,7 +168,7 @@ func capFact() string {
 }
 
 // finding is the same, as auto reads it.
-func (f *backendFinding) finding() app.Finding {
+func (f *backendFinding) toFinding() app.Finding {
 	out := app.Finding{Candidate: app.Candidate{Backend: f.Backend}, Isolation: f.Isolation}
 	if f.Error != nil {
 		out.Err = errors.New(f.Error.Message)
@@ -224,7 +224,7 @@ const (
 )
 
 // text is the diagnosis for people: the machine, a table, the gaps in words, the conclusion.
-func (d diagnosis) text(paint Palette) string {
+func (d diagnosis) formatText(paint Palette) string {
 	var b strings.Builder
 	for _, f := range d.Facts {
 		fmt.Fprintf(&b, "%-*s%s\n", controlWidth, f.Name, EscapeText(f.Value))
@@ -244,7 +244,7 @@ func (d diagnosis) text(paint Palette) string {
 	}
 	b.WriteString("\nenforced: by the kernel, at once   declared: asked for, not observable   polled: by sandbox-run, looking again and again   absent: not at all\n")
 	for _, f := range d.Backends {
-		f.gaps(&b, paint)
+		f.writeGaps(&b, paint)
 	}
 	b.WriteByte('\n')
 	if d.Auto != nil {
@@ -260,7 +260,7 @@ func (d diagnosis) text(paint Palette) string {
 }
 
 // gaps says in words what a backend lacks.
-func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
+func (f backendFinding) writeGaps(b *strings.Builder, paint Palette) {
 	if f.Error != nil {
 		fmt.Fprintf(b, "\n%s can not be used:\n  %s\n", paint.bold(f.Backend), EscapeText(f.Error.Message))
 		return
@@ -272,7 +272,7 @@ func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
 	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
 	last := ""
 	for _, g := range groupGaps(f.Missing) {
-		for _, line := range wrap(strings.Fields(g.controls), lineWidth) {
+		for _, line := range wrapWords(strings.Fields(g.controls), lineWidth) {
 			fmt.Fprintf(b, "  %s\n", paint.bold(line))
 		}
 		fmt.Fprintf(b, "    %s: %s\n", g.State, EscapeText(g.Reason))
@@ -288,7 +288,7 @@ func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
 }
 
 // wrap fills lines with words.
-func wrap(words []string, width int) (lines []string) {
+func wrapWords(words []string, width int) (lines []string) {
 	for _, w := range words {
 		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(w) <= width {
 			lines[n] += " " + w

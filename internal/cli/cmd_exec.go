@@ -77,21 +77,21 @@ func (c *Invocation) newExec() *cobra.Command {
 	// The command's own flags are the command's: `exec ls -la` needs no dashes in between.
 	cmd.Flags().SetInterspersed(false)
 	FlagGroups{
-		{string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
-		{string(executor.GroupStrength), o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }},
+		{string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
+		{string(executor.GroupStrength), o.addStrengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.addOutputFlags(fs, c) }},
 	}.AddTo(cmd)
 	return cmd
 }
 
-func (o *execOptions) worldFlags(fs *pflag.FlagSet) {
-	o.boxOptions.worldFlags(fs)
+func (o *execOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
+	o.boxOptions.addEnvironmentFlags(fs)
 	fs.StringVar(&o.spec.Root.Dir, "root", "", "`directory` of a whole root file system, in place of the host's")
 	fs.String("entrypoint", "", "`program` in place of the image's entrypoint and command; empty is none")
 }
 
-func (o *execOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
+func (o *execOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
 	fs.BoolVarP(&o.stdin, "stdin", "i", false, "connect our standard input; without it, it is empty")
-	o.boxOptions.outputFlags(fs, c)
+	o.boxOptions.addOutputFlags(fs, c)
 }
 
 // complete reads what can only be read once all flags are known.
@@ -124,7 +124,7 @@ func (o *execOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if root.Dir == "" {
 		return nil
 	}
-	dir, err := absolute("root", root.Dir)
+	dir, err := absolutePath("root", root.Dir)
 	if err != nil {
 		return err
 	}
@@ -150,19 +150,19 @@ func (c *Invocation) runCommand(o *execOptions) error {
 	defer release() // the sandbox is gone by then
 	id, err := s.manager.Create(s.ctx, o.spec)
 	if err != nil {
-		return errors.Join(nameSignal(s.ctx, err), o.record(s.log, "", nil, err))
+		return errors.Join(nameSignal(s.ctx, err), o.recordRun(s.log, "", nil, err))
 	}
 	show, streams := c.connectOutput(&o.boxOptions, s.stop)
 	if o.stdin {
 		streams.Stdin = c.Std.In
 	}
-	size, takeBack := c.lendTerminal(&o.boxOptions, &streams)
-	defer takeBack()
+	size, returnTerminal := c.attachTerminal(&o.boxOptions, &streams)
+	defer returnTerminal()
 	result, err := s.manager.Run(s.ctx, id, sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.policy.KillOnOutput}, streams)
-	takeBack()
+	returnTerminal()
 	show.finish()
 	left := s.release()
-	failed := o.record(s.log, id, result, err)
+	failed := o.recordRun(s.log, id, result, err)
 	if err != nil {
 		return errors.Join(nameSignal(s.ctx, err), left, failed)
 	}
@@ -203,7 +203,7 @@ func (c *Invocation) useImage(s *runEnvironment, o *execOptions) (notes []string
 }
 
 // record writes the run to the audit log.
-func (o *execOptions) record(log *audit.Log, id string, r *sandbox.Result, failed error) error {
+func (o *execOptions) recordRun(log *audit.Log, id string, r *sandbox.Result, failed error) error {
 	if log == nil || errors.Is(failed, sandbox.ErrInvalid) { // what is wrong with a request is found before anything is run
 		return nil
 	}

@@ -72,7 +72,7 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 		return err
 	}
 	for _, r := range found {
-		report.Found = append(report.Found, residue{ofImages, r})
+		report.Found = append(report.Found, residue{imagesLabel, r})
 		if !dryRun && !r.Removed {
 			report.Failed++
 		}
@@ -83,12 +83,12 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	if c.JSON {
 		return c.WriteJSON(report)
 	}
-	_, err = fmt.Fprint(c.Std.Out, EscapeText(report.text()))
+	_, err = fmt.Fprint(c.Std.Out, EscapeText(report.formatText()))
 	return err
 }
 
-// ofImages is in the place of a backend's name.
-const ofImages = "images"
+// imagesLabel is in the place of a backend's name.
+const imagesLabel = "images"
 
 // collectImages removes what belongs to no image from the store, if there is one.
 func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, err error) {
@@ -128,7 +128,7 @@ func collectFrom(ctx context.Context, name string, dryRun bool) ([]sandbox.Resid
 	return b.Collect(ctx, dryRun)
 }
 
-func (g gcReport) text() string {
+func (g gcReport) formatText() string {
 	if len(g.Found) == 0 {
 		return "nothing was left behind\n"
 	}

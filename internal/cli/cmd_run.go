@@ -70,17 +70,17 @@ Exit codes:
 func (c *Invocation) addRunFlags(root *cobra.Command, version *bool) *runOptions {
 	o := &runOptions{}
 	FlagGroups{
-		{"What is run", o.codeFlags}, {string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
-		{string(executor.GroupStrength), o.strengthFlags}, {"Where it runs", o.serverFlags}, {"Input and output", func(fs *pflag.FlagSet) {
-			o.outputFlags(fs, c)
+		{"What is run", o.addCodeFlags}, {string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
+		{string(executor.GroupStrength), o.addStrengthFlags}, {"Where it runs", o.addServerFlags}, {"Input and output", func(fs *pflag.FlagSet) {
+			o.addOutputFlags(fs, c)
 			fs.BoolVar(version, "version", false, "say which version this is")
 		}},
-		{string(executor.GroupLanguages), o.languageFlags},
+		{string(executor.GroupLanguages), o.addLanguageFlags},
 	}.AddTo(root)
 	return o
 }
 
-func (o *runOptions) codeFlags(fs *pflag.FlagSet) {
+func (o *runOptions) addCodeFlags(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.lang, "lang", "l", "", "`language`; found out from names, #! lines and project files without it")
 	fs.VarP(&single{into: &o.code}, "code", "c", "the `code` itself")
 	fs.VarP(&o.files, "file", "f", "a `file` with code; of several, the first is started")
@@ -91,22 +91,22 @@ func (o *runOptions) codeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
 }
 
-func (o *runOptions) limitFlags(fs *pflag.FlagSet) {
-	o.boxOptions.limitFlags(fs)
+func (o *runOptions) addLimitFlags(fs *pflag.FlagSet) {
+	o.boxOptions.addLimitFlags(fs)
 	fs.Lookup("memory").Usage += "; Go and Rust start with 128m"
 	fs.Lookup("pids").Usage += "; Java starts with 256"
 	defaults := sandbox.DefaultCompileLimits()
 	AddCompileLimits(fs, "", &o.compile, &defaults)
 }
 
-func (o *runOptions) worldFlags(fs *pflag.FlagSet) {
+func (o *runOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.in, "in", "copy `host[:dest]`, a file or directory, into /workspace; repeatable")
 	fs.Var(&o.out, "out", "bring `pattern[:dir]` back out of /workspace, into dir or here; repeatable")
-	o.boxOptions.worldFlags(fs)
-	o.workspace.workspaceFlags(fs)
+	o.boxOptions.addEnvironmentFlags(fs)
+	o.workspace.addWorkspaceFlags(fs)
 }
 
-func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
+func (o *runOptions) addLanguageFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupLanguages, o.fields())
 	fs.Var(&o.setup, "setup", "sql, postgres: a `file` to run first; repeatable")
 }
@@ -130,7 +130,7 @@ func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) e
 	if err == nil && !done {
 		err = c.executeHere(o)
 	}
-	if errors.Is(err, errNothing) && len(c.Args) == 0 {
+	if errors.Is(err, errNoCode) && len(c.Args) == 0 {
 		c.Code = codeUsage
 		return c.writeHelp(c.Std.Err, cmd)
 	}
@@ -194,14 +194,14 @@ func (o *runOptions) request() executor.Request {
 // commandOrFile is what the first word should be.
 const commandOrFile = "command or file"
 
-// misplaced explains a flag that is not ours and was probably meant for the program, or for a command with a typing error in it.
-func misplaced(root *cobra.Command, err *sandbox.Error) error {
+// explainUnknownFlag explains a flag that is not ours and was probably meant for the program, or for a command with a typing error in it.
+func explainUnknownFlag(root *cobra.Command, err *sandbox.Error) error {
 	words := root.Flags().Args()
 	if root.HasParent() || len(words) == 0 {
 		return err
 	}
-	if !exists(words[0]) && words[0] != StdinName {
-		return unknownWord(root, commandOrFile, words[0])
+	if !pathExists(words[0]) && words[0] != StdinName {
+		return unknownWordError(root, commandOrFile, words[0])
 	}
 	if nearest, _, _ := strings.Cut(err.Hint, ","); !strings.HasPrefix(nearest, "--") {
 		err.Hint = fmt.Sprintf("sandbox-run %s -- …, if it is the program's", words[0])
@@ -243,9 +243,9 @@ func (c *Invocation) executeHere(o *runOptions) error {
 	}
 	defer func() { _ = leave() }() // twice is fine; what went wrong is said below
 	streams.Stdin = req.Stdin
-	var takeBack func()
-	req.TTY, takeBack = c.lendTerminal(&o.boxOptions, &streams)
-	defer takeBack()
+	var returnTerminal func()
+	req.TTY, returnTerminal = c.attachTerminal(&o.boxOptions, &streams)
+	defer returnTerminal()
 	req.Stdin, req.OnEvent, req.Spill, req.Resize = streams.Stdin, streams.OnEvent, streams.Spill, streams.Resize
 	req.OutputSpace = streams.OutputSpace
 
@@ -260,7 +260,7 @@ func (c *Invocation) executeHere(o *runOptions) error {
 		result, err = engine.Execute(s.ctx, req)
 		return err
 	})
-	takeBack()
+	returnTerminal()
 	show.finish()
 	left := errors.Join(s.release(), leave())
 	if failed := new(workspace.UnwatchedError); errors.As(context.Cause(s.ctx), &failed) {
@@ -338,7 +338,7 @@ func (c *Invocation) printWhole(o *boxOptions, r *sandbox.Result, show *outputPr
 	if c.format != FormatText {
 		return
 	}
-	show.out, show.err = c.sinks(o)
+	show.out, show.err = c.newSinks(o)
 	for _, p := range phases {
 		if p.Name != r.Phase { // what a compiler had to say about a program that ran
 			show.writeTo(show.err, []byte(p.Stdout+p.Stderr))
@@ -354,5 +354,5 @@ func (c *Invocation) printWhole(o *boxOptions, r *sandbox.Result, show *outputPr
 	}{{stdout, r.Stdout}, {show.err, r.Stderr}} {
 		show.writeKept(stream.to, stream.out)
 	}
-	show.flush()
+	show.flushSinks()
 }

@@ -75,7 +75,9 @@ func (c *Invocation) newCommand(of *subcommand) *cobra.Command {
 	if of.make == nil {
 		return &cobra.Command{
 			Use: of.name, Short: of.short, DisableFlagParsing: true,
-			RunE: func(*cobra.Command, []string) error { return c.handOver(cmp.Or(fullWork(c.Args), of.name), true) },
+			RunE: func(*cobra.Command, []string) error {
+				return c.handOver(cmp.Or(describeFullWork(c.Args), of.name), true)
+			},
 		}
 	}
 	cmd := of.make(c)

@@ -41,17 +41,17 @@ func (b copyOut) covers(name string) bool {
 		}
 		return strings.Split(path.Clean(p), "/")
 	}
-	return covers(split(b.pattern), split(name))
+	return matchComponents(split(b.pattern), split(name))
 }
 
 // covers matches component by component: ** is any number of directories, and what matches a directory means all in it.
-func covers(pattern, name []string) bool {
+func matchComponents(pattern, name []string) bool {
 	switch {
 	case len(pattern) == 0:
 		return true
 	case pattern[0] == "**":
 		for i := range name {
-			if len(pattern) == 1 || covers(pattern[1:], name[i:]) {
+			if len(pattern) == 1 || matchComponents(pattern[1:], name[i:]) {
 				return true
 			}
 		}
@@ -60,11 +60,11 @@ func covers(pattern, name []string) bool {
 		return false
 	}
 	ok, err := path.Match(pattern[0], name[0])
-	return err == nil && ok && covers(pattern[1:], name[1:])
+	return err == nil && ok && matchComponents(pattern[1:], name[1:])
 }
 
 // mentions reports whether the pattern itself speaks of that component.
-func (b copyOut) mentions(component string) bool {
+func (b copyOut) namesComponent(component string) bool {
 	return slices.Contains(strings.Split(b.pattern, "/"), component)
 }
 
@@ -113,7 +113,7 @@ func (o *runOptions) copyFilesOut(files []executor.OutputFile, onlyNamed bool) *
 // overwritesProgram reports whether a file is one of the program's, changed by the program: * does not mean that a stranger's code may
 // take the place of what the user has read; a user who wants that names the file, or a directory it lies in.
 func (o *runOptions) overwritesProgram(b copyOut, f *executor.OutputFile) bool {
-	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.mentions) {
+	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.namesComponent) {
 		return false
 	}
 	return slices.ContainsFunc(o.program.files, func(own executor.File) bool {
@@ -136,7 +136,7 @@ func (c *outputFiles) copyFile(b copyOut, f *executor.OutputFile) {
 	name := strings.TrimPrefix(f.Path, "/")
 	for _, part := range strings.Split(name, "/") {
 		// *.txt does not mean .git/hooks; such a file has to be named.
-		if strings.HasPrefix(part, ".") && !b.mentions(part) {
+		if strings.HasPrefix(part, ".") && !b.namesComponent(part) {
 			c.addLost(f.Path, fmt.Sprintf("%s is hidden, and --out %s does not name it", part, b.pattern))
 			return
 		}

@@ -55,8 +55,8 @@ func EscapeText(s string) string {
 	return out.String()
 }
 
-// indented is a whole text made safe, of which no line but the first begins where ours do: names in it may be a stranger's.
-func indented(s string) string { return strings.ReplaceAll(EscapeText(s), "\n", "\n    ") }
+// indentText is a whole text made safe, of which no line but the first begins where ours do: names in it may be a stranger's.
+func indentText(s string) string { return strings.ReplaceAll(EscapeText(s), "\n", "\n    ") }
 
 // escape writes text to out and returns how much of it could be decided on.
 func escape(out *bytes.Buffer, text []byte) (used int) {

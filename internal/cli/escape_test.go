@@ -88,7 +88,7 @@ func TestEscapedJSONIsTheSame(t *testing.T) {
 
 // A stranger's name with a newline in it does not look like a line of ours.
 func TestIndented(t *testing.T) {
-	if got := indented("a\nsandbox-run: ok\x1b"); strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
+	if got := indentText("a\nsandbox-run: ok\x1b"); strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
 		t.Errorf("%q", got)
 	}
 }

@@ -60,7 +60,7 @@ func (groups FlagGroups) AddTo(cmd *cobra.Command) {
 // fields are the settings of the request that have flags.
 func (o *boxOptions) fields() []executor.Field { return executor.Fields(&o.policy, &o.options) }
 
-func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
+func (o *boxOptions) addLimitFlags(fs *pflag.FlagSet) {
 	defaults := sandbox.DefaultLimits()
 	for _, row := range sandbox.AllLimits() {
 		AddLimit(fs, row, "", row.Usage, &o.limits, &defaults)
@@ -68,7 +68,7 @@ func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupLimits, o.fields())
 }
 
-func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
+func (o *boxOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.image, "image", "", "`reference` of an image to run on, in place of this machine's programs")
 	fs.BoolVar(&o.pull, "pull", false, "get the image that is needed, if it is not here")
 	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes ours on; repeatable")
@@ -76,14 +76,14 @@ func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupSees, o.fields())
 }
 
-func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
+func (o *boxOptions) addStrengthFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
 	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default the first found); of docker, one that its daemon knows")
 	fs.StringVar(&o.dockerHost, "docker-host", "", "`address` of the daemon for the docker backend, such as unix:///run/docker.sock (default where Docker or Podman is found)")
 	addFields(fs, executor.GroupStrength, o.fields())
 }
 
-func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
+func (o *boxOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
 	fs.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal, and our standard input")
 	fs.BoolVar(&c.JSON, "json", false, "print the result as one JSON document, and nothing else")
 	AddParsed(fs, &c.format, "format", FormatText, "`form` of what is printed: text, json, ndjson (one event per line)",
@@ -138,7 +138,7 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := app.CheckRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
-	o.environ = environment(o.env.Values)
+	o.environ = parseEnvironment(o.env.Values)
 	for _, text := range o.volumes.Values {
 		v, err := readVolume(text)
 		if err != nil {
@@ -160,7 +160,7 @@ func CheckNotEmpty(flags *pflag.FlagSet, name string) error {
 }
 
 // environment reads NAME=value and NAME; a NAME that we do not have either stays unset.
-func environment(entries []string) map[string]string {
+func parseEnvironment(entries []string) map[string]string {
 	env := map[string]string{}
 	for _, e := range entries {
 		name, value, given := strings.Cut(e, "=")
@@ -180,7 +180,7 @@ func readVolume(text string) (sandbox.Volume, error) {
 	if !found || source == "" {
 		return sandbox.ParseVolume(text) // says what is wrong with it
 	}
-	source, err := absolute("volume", source)
+	source, err := absolutePath("volume", source)
 	if err != nil {
 		return sandbox.Volume{}, err
 	}
@@ -189,7 +189,7 @@ func readVolume(text string) (sandbox.Volume, error) {
 
 // absolute completes a relative path of the host. A path with .. is refused instead of being
 // shortened: through a symlink, it may mean another place than it says (F10).
-func absolute(field, path string) (string, error) {
+func absolutePath(field, path string) (string, error) {
 	if slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "..") {
 		return "", sandbox.Invalid(field, "path %q contains ..; name the directory itself", path)
 	}

@@ -45,9 +45,9 @@ func ReadOneOf[T ~string](words ...T) func(string) (T, error) {
 func (c *Invocation) chooseFormat(flags *pflag.FlagSet) error {
 	if c.JSON && c.format != "" && c.format != FormatJSON {
 		switch {
-		case given(flags, "json") == given(flags, "format"):
+		case isOnCommandLine(flags, "json") == isOnCommandLine(flags, "format"):
 			return sandbox.Invalid("format", "--json and --format %s contradict each other", c.format)
-		case given(flags, "format"):
+		case isOnCommandLine(flags, "format"):
 			c.JSON = false
 		default:
 			c.format = FormatJSON
@@ -140,7 +140,7 @@ type lastLine struct {
 // writeLine writes one event of a stream: always one line, and at once.
 func (c *Invocation) writeLine(doc any) error { return c.encode(doc, "") }
 
-// WriteJSON writes one document to stdout: a line for programs, indented for people.
+// WriteJSON writes one document to stdout: a line for programs, indentText for people.
 func (c *Invocation) WriteJSON(doc any) error {
 	if IsTerminal(c.Std.Out) {
 		return c.encode(doc, "  ")

@@ -19,7 +19,7 @@ func FuzzSettings(f *testing.F) {
 		o, c := &execOptions{}, &Invocation{}
 		flags := pflag.NewFlagSet("exec", pflag.ContinueOnError)
 		flags.SetInterspersed(false)
-		for _, add := range []func(*pflag.FlagSet){o.limitFlags, o.worldFlags, o.strengthFlags, func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }} {
+		for _, add := range []func(*pflag.FlagSet){o.addLimitFlags, o.addEnvironmentFlags, o.addStrengthFlags, func(fs *pflag.FlagSet) { o.addOutputFlags(fs, c) }} {
 			add(flags)
 		}
 		if err := flags.Parse(strings.Split(line, "\n")); err != nil {

@@ -27,48 +27,48 @@ import (
 // Arguments, environment, descriptors, the process and so its exit code stay the same. A thin one that finds the variable set
 // does not hand over again, so nothing goes round in circles.
 
-// handedOver is the variable by which one executable tells the next which version it is.
-const handedOver = environmentStem + "HANDED_OVER"
+// handedOverVariable is the variable by which one executable tells the next which version it is.
+const handedOverVariable = environmentStem + "HANDED_OVER"
 
-// takeOver returns the version of the executable that has handed over to us, if one has, and its path if it can go on by itself.
+// readHandOver returns the version of the executable that has handed over to us, if one has, and its path if it can go on by itself.
 // The programs that we start do not get the variable.
-func takeOver() (from, back string) {
-	from, back, _ = strings.Cut(os.Getenv(handedOver), "\n")
-	_ = os.Unsetenv(handedOver) // it can only fail for names that are none
+func readHandOver() (from, back string) {
+	from, back, _ = strings.Cut(os.Getenv(handedOverVariable), "\n")
+	_ = os.Unsetenv(handedOverVariable) // it can only fail for names that are none
 	return from, back
 }
 
 // sameVersion refuses to go on for an executable of another version: what it has read of the command line may mean something
 // else here.
-func (c *Invocation) sameVersion() error {
+func (c *Invocation) checkCallerVersion() error {
 	own := Version(debug.ReadBuildInfo())
 	if c.full == nil || c.from == "" || c.from == own {
 		return nil
 	}
 	if c.back != "" {
-		return c.become(c.back, CommandName, own)
+		return c.replaceProcess(c.back, CommandName, own)
 	}
 	path, err := os.Executable()
 	if err != nil {
 		path = fullName
 	}
 	return &sandbox.Error{
-		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, CommandName, c.from), Hint: bothAnew,
+		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, CommandName, c.from), Hint: reinstallHint,
 	}
 }
 
 // become lets another executable go on, and returns when that is over, or was not possible.
-func (c *Invocation) become(path, name, word string) error {
-	code, err := replace(path, append([]string{name}, c.Args...), append(os.Environ(), handedOver+"="+word))
+func (c *Invocation) replaceProcess(path, name, word string) error {
+	code, err := replace(path, append([]string{name}, c.Args...), append(os.Environ(), handedOverVariable+"="+word))
 	if err != nil {
-		return &sandbox.Error{Op: "hand over to " + path, Err: err, Hint: bothAnew}
+		return &sandbox.Error{Op: "hand over to " + path, Err: err, Hint: reinstallHint}
 	}
-	return replaced(code)
+	return replacedError(code)
 }
 
 const (
-	bothAnew = "make install, for executables of one version"
-	module   = "github.com/sandbox-run/sandbox-run"
+	reinstallHint = "make install, for executables of one version"
+	module        = "github.com/sandbox-run/sandbox-run"
 )
 
 // handOver has the full executable go on with the command line, and returns when that is over. Where there is no full one it is an error
@@ -79,7 +79,7 @@ func (c *Invocation) handOver(work string, needed bool) error {
 			return nil
 		}
 		return &sandbox.Error{
-			Op: work, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: bothAnew,
+			Op: work, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: reinstallHint,
 		}
 	}
 	path, err := findFull()
@@ -87,7 +87,7 @@ func (c *Invocation) handOver(work string, needed bool) error {
 		if !needed {
 			return nil
 		}
-		return &sandbox.Error{Op: work, Err: err, Hint: c.howToGet()}
+		return &sandbox.Error{Op: work, Err: err, Hint: c.fullHint()}
 	}
 	word := Version(debug.ReadBuildInfo())
 	if !needed {
@@ -95,13 +95,13 @@ func (c *Invocation) handOver(work string, needed bool) error {
 			word += "\n" + self
 		}
 	}
-	return c.become(path, fullName, word)
+	return c.replaceProcess(path, fullName, word)
 }
 
 // replaced is the end of a command that another process has run for us: there is nothing left to say.
-type replaced int
+type replacedError int
 
-func (r replaced) Error() string { return fmt.Sprintf("exit code %d", int(r)) }
+func (r replacedError) Error() string { return fmt.Sprintf("exit code %d", int(r)) }
 
 // handOverScanned hands over a command that is the full executable's whatever its flags are.
 func (c *Invocation) handOverScanned(a arguments) error {
@@ -111,7 +111,7 @@ func (c *Invocation) handOverScanned(a arguments) error {
 	case a.completion: // the full one knows the flags of all commands
 		return c.handOver("", false)
 	case a.command != nil && a.command.by == full:
-		return c.handOver(fullWork(c.Args), true)
+		return c.handOver(describeFullWork(c.Args), true)
 	}
 	return nil
 }
@@ -134,14 +134,14 @@ func (c *Invocation) handOverParsed(cmd *cobra.Command) error {
 		return c.handOver("--backend "+value("backend"), true)
 	case isWeb(value("server")):
 		return c.handOver("--server "+value("server"), true)
-	case of != nil && of.by == thinFull, c.from == "" && !c.serverServes(cmd) && c.chooseEarly(cmd) != "":
+	case of != nil && of.by == thinFull, c.from == "" && !c.serverCanRun(cmd) && c.chooseEarly(cmd) != "":
 		return c.handOver("", false)
 	}
 	return nil
 }
 
-// serverServes reports whether a run is sure enough to take place at a server, and needs no backend of ours.
-func (c *Invocation) serverServes(cmd *cobra.Command) bool {
+// serverCanRun reports whether a run is sure enough to take place at a server, and needs no backend of ours.
+func (c *Invocation) serverCanRun(cmd *cobra.Command) bool {
 	f := cmd.Flags().Lookup("server")
 	if f == nil || f.Value.String() == serverNever {
 		return false
@@ -150,7 +150,7 @@ func (c *Invocation) serverServes(cmd *cobra.Command) bool {
 	if flag, _ := localFlag(cmd.Flags(), auto); flag != "" && auto {
 		return false
 	}
-	return !auto || c.local != nil && c.local.serves(c)
+	return !auto || c.local != nil && c.local.canRun(c)
 }
 
 var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + CommandName + " nor on PATH")
@@ -174,13 +174,13 @@ func findFull() (string, error) {
 	return path, nil
 }
 
-// howToGet is what to try where the full executable is missing.
-func (c *Invocation) howToGet() string {
-	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
+// fullHint is what to try where the full executable is missing.
+func (c *Invocation) fullHint() string {
+	return c.installHint() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
 }
 
-// installFull is how to get the full executable: of the same release, or by building it.
-func (c *Invocation) installFull() string {
+// installHint is how to get the full executable: of the same release, or by building it.
+func (c *Invocation) installHint() string {
 	// A release can be asked for; what is built in a repository has no version, or one made of its commit.
 	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
 		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version

@@ -69,9 +69,9 @@ func TestHandOver(t *testing.T) {
 		"backend by name":            {alone, []string{"exec", "--", "true"}, "/nonexistent", "SANDBOX_RUN_BACKEND=docker", 125, "--backend docker: it takes sandbox-rund"},
 		"attack":                     {alone, []string{"doctor", "--attack"}, "/nonexistent", "", 125, "doctor --attack: it takes sandbox-rund"},
 		"of a run":                   {alone, []string{"--backend=docker", "-l", "python", "-c", "1"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
-		"another version":            {filepath.Join(together, fullName), heavy, "/nonexistent", handedOver + "=v0.0.7 go1.99", 125, "and sandbox-run is version v0.0.7 go1.99"},
-		"better, of another version": {filepath.Join(together, fullName), []string{"gc", "--dry-run", "--json"}, "/nonexistent", handedOver + "=v0.0.7\n" + beside, 0, `"dry_run":true`},
-		"better, and nobody to give back to": {filepath.Join(together, fullName), []string{"gc", "--json"}, "/nonexistent", handedOver + "=v0.0.7\n/nonexistent", 125,
+		"another version":            {filepath.Join(together, fullName), heavy, "/nonexistent", handedOverVariable + "=v0.0.7 go1.99", 125, "and sandbox-run is version v0.0.7 go1.99"},
+		"better, of another version": {filepath.Join(together, fullName), []string{"gc", "--dry-run", "--json"}, "/nonexistent", handedOverVariable + "=v0.0.7\n" + beside, 0, `"dry_run":true`},
+		"better, and nobody to give back to": {filepath.Join(together, fullName), []string{"gc", "--json"}, "/nonexistent", handedOverVariable + "=v0.0.7\n/nonexistent", 125,
 			"hand over to /nonexistent: no such file or directory"},
 		"better, if there": {alone, []string{"gc", "--dry-run", "--json"}, "/nonexistent", "", 0, `"dry_run":true`},
 	} {

@@ -72,7 +72,7 @@ func (c *Invocation) pullImage(ctx context.Context, none *executor.NoImage) erro
 		path, err = os.Executable()
 	}
 	if err != nil {
-		return &sandbox.Error{Op: "image " + none.Reference, Kind: sandbox.ErrUnsupported, Err: err, Hint: c.howToGet()}
+		return &sandbox.Error{Op: "image " + none.Reference, Kind: sandbox.ErrUnsupported, Err: err, Hint: c.fullHint()}
 	}
 	cmd := exec.CommandContext(ctx, path, none.Get()...)
 	cmd.Stdout, cmd.Stderr = c.Std.Err, c.Std.Err

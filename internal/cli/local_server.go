@@ -42,7 +42,7 @@ const (
 	keyVariable = environmentStem + "SERVER_KEY"
 )
 
-func (o *serverOptions) serverFlags(fs *pflag.FlagSet) {
+func (o *serverOptions) addServerFlags(fs *pflag.FlagSet) {
 	AddParsed(fs, &o.server, "server", serverAuto,
 		"where it runs: auto (your own running server, if the result is the same), never, or the `address` of a server: unix:///path, "+
 			"https://host", readServer)
@@ -66,7 +66,7 @@ func isWeb(address string) bool {
 	return strings.HasPrefix(address, "https://") || strings.HasPrefix(address, "http://")
 }
 
-func (o *serverOptions) named() bool {
+func (o *serverOptions) namesServer() bool {
 	return o.server != "" && o.server != serverAuto && o.server != serverNever
 }
 
@@ -76,7 +76,7 @@ func (o *serverOptions) complete(flags *pflag.FlagSet) error {
 		if err := CheckNotEmpty(flags, name); err != nil {
 			return err
 		}
-		if value != "" && given(flags, name) && !isWeb(o.server) {
+		if value != "" && isOnCommandLine(flags, name) && !isWeb(o.server) {
 			return sandbox.Invalid(name, "it is for --server https://…, and of no use without")
 		}
 	}
@@ -147,10 +147,10 @@ func checkOwner(p client.Peer) error {
 }
 
 // serves reports whether the server would do what we would.
-func (n *localServer) serves(c *Invocation) bool { return n.differs(c) == nil }
+func (n *localServer) canRun(c *Invocation) bool { return n.explainUnused(c) == nil }
 
 // differs says why the server is not used; nil if it is.
-func (n *localServer) differs(c *Invocation) error {
+func (n *localServer) explainUnused(c *Invocation) error {
 	if <-n.answered; n.err != nil {
 		return n.err
 	}
@@ -184,7 +184,7 @@ func (c *Invocation) describeLocalServer() string {
 	if err = n.transport.Connect(ctx); err == nil {
 		n.askVersion()
 		defer n.close()
-		err = n.differs(c)
+		err = n.explainUnused(c)
 	}
 	switch chosen := os.Getenv(EnvironmentName("server")); {
 	case errors.Is(err, fs.ErrPermission):
@@ -207,16 +207,16 @@ func (n *localServer) takeSession(c *Invocation) *client.Connection {
 		n.close()
 		n.askVersion()
 	}
-	if !n.serves(c) {
+	if !n.canRun(c) {
 		return nil
 	}
 	s := n.session
-	n.session, n.err = nil, errTaken
+	n.session, n.err = nil, errSessionTaken
 	return s
 }
 
-// errTaken: the session of the local server was given to a run.
-var errTaken = errors.New("its session is in use")
+// errSessionTaken: the session of the local server was given to a run.
+var errSessionTaken = errors.New("its session is in use")
 
 // close ends the connection. Of nothing, and twice, is fine.
 func (n *localServer) close() {
@@ -266,7 +266,7 @@ func localFlag(flags *pflag.FlagSet, auto bool) (flag, why string) {
 }
 
 // open is the way to the server that was named.
-func (o *serverOptions) open(c *Invocation) (client.Transport, error) {
+func (o *serverOptions) openTransport(c *Invocation) (client.Transport, error) {
 	if path, ok := strings.CutPrefix(o.server, socketScheme); ok {
 		return &client.Unix{Path: path}, nil
 	}
@@ -285,7 +285,7 @@ func (o *serverOptions) open(c *Invocation) (client.Transport, error) {
 }
 
 // sameVersion refuses a server of another version: what it makes of a request may be something else.
-func sameVersion(h client.Header, server string) error {
+func checkServerVersion(h client.Header, server string) error {
 	own, its := Version(debug.ReadBuildInfo()), h.Get(wire.HeaderVersion)
 	if its == own {
 		return nil

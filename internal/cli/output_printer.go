@@ -13,10 +13,10 @@ import (
 // outputPrinter passes the program's output on while it runs. Events come one at a time; mu is for the end,
 // when a write that blocks may still be under way.
 type outputPrinter struct {
-	c     *Invocation
-	lost  context.CancelCauseFunc // told when our own output can not be written any more
-	begin func()                  // called once, when there is a sandbox and before anything is shown
-	wait  *Progress
+	c         *Invocation
+	cancelRun context.CancelCauseFunc // told when our own output can not be written any more
+	begin     func()                  // called once, when there is a sandbox and before anything is shown
+	wait      *Progress
 
 	mu      sync.Mutex
 	begun   bool
@@ -47,8 +47,8 @@ func newSink(f *os.File, plain bool, tint string) *sink {
 	return s
 }
 
-// EscapeErr returns a writer to standard error that escapes control characters if standard error is a terminal.
-func (c *Invocation) EscapeErr() io.Writer { return newSink(c.Std.Err, false, "").to }
+// EscapedStderr returns a writer to standard error that escapes control characters if standard error is a terminal.
+func (c *Invocation) EscapedStderr() io.Writer { return newSink(c.Std.Err, false, "").to }
 
 // tinted writes in a colour, and leaves none behind.
 type tinted struct {
@@ -64,7 +64,7 @@ func (t tinted) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-func (l *outputPrinter) event(e sandbox.Event) {
+func (l *outputPrinter) printEvent(e sandbox.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.begun && l.begin != nil {
@@ -119,7 +119,7 @@ func (l *outputPrinter) writeTo(s *sink, data []byte) {
 func (l *outputPrinter) keepFailure(err error) {
 	if err != nil && l.failed == nil {
 		l.failed = err
-		l.lost(err)
+		l.cancelRun(err)
 	}
 }
 
@@ -130,10 +130,10 @@ func (l *outputPrinter) finish() {
 	}
 	defer l.mu.Unlock()
 	l.wait.End()
-	l.flush()
+	l.flushSinks()
 }
 
-func (l *outputPrinter) flush() {
+func (l *outputPrinter) flushSinks() {
 	for _, s := range []*sink{l.out, l.err} {
 		if s != nil && s.escaper != nil && l.failed == nil {
 			l.failed = s.escaper.Flush()
@@ -142,7 +142,7 @@ func (l *outputPrinter) flush() {
 }
 
 // failure is why our own output could not be written, if it could not.
-func (l *outputPrinter) failure() error {
+func (l *outputPrinter) writeError() error {
 	if !l.mu.TryLock() {
 		return nil
 	}

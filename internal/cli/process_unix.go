@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inForeground reports whether we may read from a terminal: a background process that does so is stopped.
-func inForeground(f *os.File) bool {
+// isForeground reports whether we may read from a terminal: a background process that does so is stopped.
+func isForeground(f *os.File) bool {
 	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
 }

@@ -10,8 +10,8 @@ import (
 // watchSize does nothing: there is no signal for it here, and no backend with a terminal either.
 func watchSize(func()) (stop func()) { return func() {} }
 
-// inForeground has no meaning here.
-func inForeground(*os.File) bool { return true }
+// isForeground has no meaning here.
+func isForeground(*os.File) bool { return true }
 
 // replace runs another executable in our place and returns its exit code: a process here can not become another.
 func replace(path string, args, env []string) (int, error) {

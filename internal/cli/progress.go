@@ -18,10 +18,10 @@ type Progress struct {
 }
 
 const (
-	patienceOfPeople = time.Second
-	spinEvery        = 120 * time.Millisecond
-	spinner          = `|/-\`
-	clearLine        = "\r\x1b[K"
+	progressDelay = time.Second
+	spinEvery     = 120 * time.Millisecond
+	spinner       = `|/-\`
+	clearLine     = "\r\x1b[K"
 )
 
 // Start begins a line; one that is under way ends.
@@ -56,7 +56,7 @@ func (p *Progress) spin(what string, stop, idle chan struct{}) {
 	select {
 	case <-stop:
 		return
-	case <-time.After(patienceOfPeople):
+	case <-time.After(progressDelay):
 	}
 	ticker := time.NewTicker(spinEvery)
 	defer ticker.Stop()

@@ -32,17 +32,17 @@ import (
 
 // remoteRun is a run at a server.
 type remoteRun struct {
-	c       *Invocation
-	o       *runOptions
-	session *client.Connection
-	name    string          // of the server, for people
-	auto    bool            // --server auto: what the server does not do, this process does
-	ctx     context.Context //nolint:containedctx // of the whole command: signals cancel it
-	stop    context.CancelCauseFunc
-	hangUp  context.CancelFunc // drops the connection
-	ready   *wire.Ready
-	refusal error       // why the sandbox is not strong enough
-	started atomic.Bool // there was an event
+	c              *Invocation
+	o              *runOptions
+	session        *client.Connection
+	name           string          // of the server, for people
+	auto           bool            // --server auto: what the server does not do, this process does
+	ctx            context.Context //nolint:containedctx // of the whole command: signals cancel it
+	stop           context.CancelCauseFunc
+	dropConnection context.CancelFunc // drops the connection
+	ready          *wire.Ready
+	refusal        error       // why the sandbox is not strong enough
+	started        atomic.Bool // there was an event
 }
 
 const (
@@ -55,7 +55,7 @@ const (
 
 // runRemotely runs the program at a server, if it is to be. done is false where it is to be run here: nothing has happened then.
 func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool, err error) {
-	r := &remoteRun{c: c, o: o, name: o.server, auto: !o.serverOptions.named()}
+	r := &remoteRun{c: c, o: o, name: o.server, auto: !o.serverOptions.namesServer()}
 	if r.auto && (o.server == serverNever || c.local == nil) {
 		return false, nil
 	}
@@ -68,7 +68,7 @@ func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool
 		}
 		r.name = c.local.transport.Path
 	} else {
-		transport, err := o.serverOptions.open(c)
+		transport, err := o.serverOptions.openTransport(c)
 		if err != nil {
 			return true, err
 		}
@@ -78,7 +78,7 @@ func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool
 		}
 	}
 	defer r.session.Close()
-	if err := sameVersion(r.session.Header, r.name); err != nil {
+	if err := checkServerVersion(r.session.Header, r.name); err != nil {
 		return r.refuse(err)
 	}
 	return r.executeRemotely()
@@ -99,26 +99,26 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 		return r.refuse(err)
 	}
 	var reading context.Context
-	reading, r.hangUp = context.WithCancel(context.Background())
-	defer r.hangUp()
-	r.ctx, r.stop = c.onSignals(r.hangUp)
+	reading, r.dropConnection = context.WithCancel(context.Background())
+	defer r.dropConnection()
+	r.ctx, r.stop = c.onSignals(r.dropConnection)
 
 	show, streams := c.connectOutput(&o.boxOptions, r.stop)
 	show.begin = func() { c.printHeader(o, r.ready) }
 	streams.Stdin = o.program.stdin
-	var takeBack func()
-	req.TTY, takeBack = c.lendTerminal(&o.boxOptions, &streams)
-	defer takeBack()
+	var returnTerminal func()
+	req.TTY, returnTerminal = c.attachTerminal(&o.boxOptions, &streams)
+	defer returnTerminal()
 	run, err := client.NewRun(&req)
 	if err != nil {
-		takeBack()
+		returnTerminal()
 		return r.explainNotCarried(err)
 	}
 	run.Interactive = true
 	r.session.OnReady = func(ready *wire.Ready) {
 		// Whatever a server says that it will do, what it has made decides, before the program runs in it.
 		if r.ready, r.refusal = ready, ready.Isolation.Check(o.policy.Require, o.policy.Strict); r.refusal != nil {
-			r.hangUp()
+			r.dropConnection()
 		}
 	}
 	show.wait.Start("preparing")
@@ -126,7 +126,7 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 	if err = r.session.StartRun(reading, run); err == nil {
 		result, err = r.followRun(reading, silenceTimeout(&req), &streams)
 	}
-	takeBack()
+	returnTerminal()
 	show.finish()
 	if err != nil {
 		return r.explainFailure(err)
@@ -229,7 +229,7 @@ func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
 	defer done()
 	if r.session.Cancel(ctx) != nil {
-		r.hangUp()
+		r.dropConnection()
 	}
 	grace := r.o.limits.Grace
 	if grace == 0 {

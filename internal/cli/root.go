@@ -62,29 +62,29 @@ type Invocation struct {
 	kill      atomic.Pointer[func()]
 
 	chosen *openedBackend    // a backend that was chosen before the code was read; nil is none
-	ahead  *app.EarlyBackend // where a sandbox will be needed; or nil
+	early  *app.EarlyBackend // where a sandbox will be needed; or nil
 }
 
 // Main is the whole of the thin executable: it ends the process.
-func Main() { start(nil) }
+func Main() { runAndExit(nil) }
 
 // MainFull is the whole of the full one.
-func MainFull(f Full) { start(&f) }
+func MainFull(f Full) { runAndExit(&f) }
 
-func start(full *Full) {
+func runAndExit(full *Full) {
 	os.Exit(run(full, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
 // run is the whole command; it returns the exit code.
 func run(full *Full, args []string, std Streams) int {
 	c := &Invocation{Args: args, Std: std, full: full}
-	c.from, c.back = takeOver()
-	if err := c.sameVersion(); err != nil {
-		return c.fail(err)
+	c.from, c.back = readHandOver()
+	if err := c.checkCallerVersion(); err != nil {
+		return c.reportFailure(err)
 	}
 	a := scanArguments(args, os.Getenv)
 	if err := c.handOverScanned(a); err != nil {
-		return c.fail(err)
+		return c.reportFailure(err)
 	}
 	if a.localServer {
 		c.local = findLocalServer()
@@ -94,8 +94,8 @@ func run(full *Full, args []string, std Streams) int {
 		app.Warm()
 	}
 	if a.native && c.local == nil {
-		c.ahead = app.OpenEarly()
-		defer c.ahead.Close() // if no sandbox was needed, neither is its error
+		c.early = app.OpenEarly()
+		defer c.early.Close() // if no sandbox was needed, neither is its error
 	}
 	root := c.newRoot()
 	if a.completion && c.full != nil {
@@ -104,7 +104,7 @@ func run(full *Full, args []string, std Streams) int {
 	root.SetArgs(args)
 	defer c.closeChosen()
 	if err := root.Execute(); err != nil {
-		return c.fail(err)
+		return c.reportFailure(err)
 	}
 	return c.Code
 }
@@ -148,28 +148,28 @@ func (c *Invocation) newRoot() *cobra.Command {
 			err = c.writeHelp(c.Std.Out, cmd)
 		}
 		if err != nil {
-			c.Code = c.fail(err)
+			c.Code = c.reportFailure(err)
 		}
 	})
 	for i := range commands {
 		root.AddCommand(c.newCommand(&commands[i]))
 	}
-	completeTree(root)
+	addCommonSettings(root)
 	return root
 }
 
-// completeTree gives every command what all have: a help flag that is described in our words, a usage line without [flags] of cobra's,
+// addCommonSettings gives every command what all have: a help flag that is described in our words, a usage line without [flags] of cobra's,
 // and no arguments unless it says otherwise.
-func completeTree(cmd *cobra.Command) {
+func addCommonSettings(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
-		cmd.Args = noArguments
+		cmd.Args = refuseArguments
 	}
 	if cmd.Flags().Lookup("help") == nil {
 		cmd.Flags().BoolP("help", "h", false, "show this text")
 	}
 	for _, sub := range cmd.Commands() {
-		completeTree(sub)
+		addCommonSettings(sub)
 	}
 }
 
@@ -182,7 +182,7 @@ func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 			if len(args) == 0 {
 				return nil
 			}
-			return unknownWord(cmd, "command", args[0])
+			return unknownWordError(cmd, "command", args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Code = codeUsage
@@ -191,8 +191,8 @@ func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 	}
 }
 
-// unknownWord is the error for a word that is none of what it should be, with what was probably meant.
-func unknownWord(cmd *cobra.Command, what, word string) error {
+// unknownWordError is the error for a word that is none of what it should be, with what was probably meant.
+func unknownWordError(cmd *cobra.Command, what, word string) error {
 	hint := HelpHint(cmd)
 	if like := cmd.SuggestionsFor(word); len(like) > 0 {
 		hint = cmd.CommandPath() + " " + like[0]
@@ -205,8 +205,8 @@ func unknownWord(cmd *cobra.Command, what, word string) error {
 
 func HelpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
 
-// noArguments is for commands that take none.
-func noArguments(cmd *cobra.Command, args []string) error {
+// refuseArguments is for commands that take none.
+func refuseArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
 			e.Hint = "--" + like + ", or " + HelpHint(cmd)
 		}
-		return misplaced(cmd, e)
+		return explainUnknownFlag(cmd, e)
 	}
 	return e
 }
@@ -246,8 +246,8 @@ func PlainCause(err error) error {
 }
 
 // fail reports our own failure and returns the exit code that belongs to it.
-func (c *Invocation) fail(err error) int {
-	var done replaced
+func (c *Invocation) reportFailure(err error) int {
+	var done replacedError
 	if errors.As(err, &done) {
 		return int(done)
 	}
@@ -256,19 +256,19 @@ func (c *Invocation) fail(err error) int {
 		c.guessFormat()
 	}
 	if c.JSON || c.format == FormatJSON || c.format == FormatNDJSON {
-		if c.writeResult(failure(err, code)) != nil {
+		if c.writeResult(newFailureDocument(err, code)) != nil {
 			return codeOurs
 		}
 		return code
 	}
-	c.Complain(err.Error())
+	c.PrintMessage(err.Error())
 	return code
 }
 
-// Complain writes a message of ours. Names that came from outside can be anything, so control characters are escaped even where standard
+// PrintMessage writes a message of ours. Names that came from outside can be anything, so control characters are escaped even where standard
 // error is no terminal.
-func (c *Invocation) Complain(message string) {
-	fmt.Fprintf(c.Std.Err, "%s: %s\n", CommandName, indented(message))
+func (c *Invocation) PrintMessage(message string) {
+	fmt.Fprintf(c.Std.Err, "%s: %s\n", CommandName, indentText(message))
 }
 
 func FailureCode(err error) int {
@@ -304,7 +304,7 @@ type failureDocument struct {
 	Error     *sandbox.ErrorInfo `json:"error"`
 }
 
-func failure(err error, code int) failureDocument {
+func newFailureDocument(err error, code int) failureDocument {
 	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: DescribeError(err)}
 	var missing *toolchain.Missing
 	if errors.As(err, &missing) {
@@ -342,12 +342,12 @@ func (c *Invocation) newVersion() *cobra.Command {
 }
 
 func (c *Invocation) printVersion() error {
-	_, err := fmt.Fprintln(c.Std.Out, c.executable(), Version(debug.ReadBuildInfo()))
+	_, err := fmt.Fprintln(c.Std.Out, c.executableName(), Version(debug.ReadBuildInfo()))
 	return err
 }
 
 // executable is the name of the one that runs.
-func (c *Invocation) executable() string {
+func (c *Invocation) executableName() string {
 	if c.full != nil {
 		return fullName
 	}

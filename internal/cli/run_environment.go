@@ -56,22 +56,22 @@ func (c *Invocation) connectOutput(o *boxOptions, stop context.CancelCauseFunc) 
 	if o.spill != "" {
 		streams.Spill = &sandbox.Spill{Dir: o.spill}
 	}
-	show := &outputPrinter{c: c, lost: stop}
+	show := &outputPrinter{c: c, cancelRun: stop}
 	if c.format == FormatJSON {
 		return show, streams
 	}
-	if c.format == FormatText && DrawsOn(c.Std.Err) && !o.quiet {
+	if c.format == FormatText && CanRedraw(c.Std.Err) && !o.quiet {
 		show.wait = &Progress{To: c.Std.Err}
 	}
 	if c.format == FormatText && !o.noStream {
-		show.out, show.err = c.sinks(o)
+		show.out, show.err = c.newSinks(o)
 	}
-	streams.OnEvent = show.event
+	streams.OnEvent = show.printEvent
 	return show, streams
 }
 
 // sinks are our two streams, for what the program prints.
-func (c *Invocation) sinks(o *boxOptions) (out, err *sink) {
+func (c *Invocation) newSinks(o *boxOptions) (out, err *sink) {
 	plain := o.raw || o.tty // a terminal's whole point is what would be escaped
 	tint := ""
 	if c.Palette(c.Std.Err) {
@@ -80,9 +80,9 @@ func (c *Invocation) sinks(o *boxOptions) (out, err *sink) {
 	return newSink(c.Std.Out, plain, ""), newSink(c.Std.Err, plain, tint)
 }
 
-// lendTerminal hands our terminal over to the program from the moment it starts, if it is to have one, and takes it back whatever
+// attachTerminal hands our terminal over to the program from the moment it starts, if it is to have one, and takes it back whatever
 // happens. It returns the terminal's size for the program.
-func (c *Invocation) lendTerminal(o *boxOptions, streams *sandbox.IO) (size *sandbox.TTY, takeBack func()) {
+func (c *Invocation) attachTerminal(o *boxOptions, streams *sandbox.IO) (size *sandbox.TTY, returnTerminal func()) {
 	if !o.tty {
 		return nil, func() {}
 	}
@@ -95,7 +95,7 @@ func (c *Invocation) lendTerminal(o *boxOptions, streams *sandbox.IO) (size *san
 		// A panic here would end the process from another goroutine, past our defers.
 		defer t.restoreOnPanic()
 		if e.Kind == sandbox.EventPhase && e.Phase == sandbox.DefaultPhase {
-			t.raw() // until then, while something is compiled, keys are ours
+			t.makeRaw() // until then, while something is compiled, keys are ours
 		}
 		show(e)
 	}
@@ -113,7 +113,7 @@ func (c *Invocation) concludeRun(s *runEnvironment, o *boxOptions, r *sandbox.Re
 	if r.Verdict == sandbox.VerdictCancelled && errors.As(story.cause, &signal) {
 		c.Code = codeSignalBase + int(signal)
 	}
-	err := show.failure()
+	err := show.writeError()
 	if err == nil && c.format != FormatText {
 		err = c.writeResult(doc)
 	}
@@ -125,7 +125,7 @@ func (c *Invocation) concludeRun(s *runEnvironment, o *boxOptions, r *sandbox.Re
 	case err != nil:
 		return &sandbox.Error{Op: "pass on output", Err: err}
 	case c.format == FormatText && !o.quiet:
-		c.summarise(r, story, show.midLine)
+		c.printSummary(r, story, show.midLine)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (c *Invocation) chooseEarly(cmd *cobra.Command) (elsewhere string) {
 	if app.NativeSuffices(w) {
 		return ""
 	}
-	with := app.Options{Eager: true, Early: c.ahead}
+	with := app.Options{Eager: true, Early: c.early}
 	if f := cmd.Flags().Lookup("docker-host"); f != nil {
 		with.DockerHost = f.Value.String()
 	}
@@ -180,7 +180,7 @@ func (c *Invocation) chooseEarly(cmd *cobra.Command) (elsewhere string) {
 // openBackend opens the backend that was asked for, or the one that auto comes to; then it also says why.
 func (c *Invocation) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err error) {
 	if o.backend != app.Auto {
-		b, err = app.Open(o.backend, app.Options{Eager: true, Early: c.ahead, Runtime: o.runtime, DockerHost: o.dockerHost})
+		b, err = app.Open(o.backend, app.Options{Eager: true, Early: c.early, Runtime: o.runtime, DockerHost: o.dockerHost})
 		return b, "", err
 	}
 	if s := c.chosen; s != nil {
@@ -189,7 +189,7 @@ func (c *Invocation) openBackend(o *boxOptions) (b sandbox.Backend, chosen strin
 		return s.backend, s.choice.Why, nil
 	}
 	w := app.Want{Require: o.policy.Require, Strict: o.policy.Strict, Runtime: o.runtime}
-	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Early: c.ahead, DockerHost: o.dockerHost})
+	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Early: c.early, DockerHost: o.dockerHost})
 	if away := new(app.OtherExecutableError); errors.As(err, &away) {
 		_, missing := findFull()
 		if missing == nil {

@@ -86,14 +86,14 @@ func TestMore(t *testing.T) {
 	for limit, want := range map[sandbox.Size]string{
 		64 * sandbox.MiB: " 128m", 100 * sandbox.MiB: " 128m", 512 * sandbox.MiB: " 1g", 3 * sandbox.GiB: " 4g", 4 * sandbox.GiB: "",
 	} {
-		if got := s.more(limit); got != want {
+		if got := s.suggestMemory(limit); got != want {
 			t.Errorf("%v: %q, want %q", limit, got, want)
 		}
 	}
 }
 
 func TestCommandLine(t *testing.T) {
-	if got := commandLine([]string{"a", "b c", "", "it's", "--x=$y"}); got != `a 'b c' '' 'it'\''s' '--x=$y'` {
+	if got := quoteShell([]string{"a", "b c", "", "it's", "--x=$y"}); got != `a 'b c' '' 'it'\''s' '--x=$y'` {
 		t.Error(got)
 	}
 }

@@ -18,7 +18,7 @@ type workspaceOptions struct {
 	inodes int
 }
 
-func (o *workspaceOptions) workspaceFlags(fs *pflag.FlagSet) {
+func (o *workspaceOptions) addWorkspaceFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.name, "workspace", "", "show the workspace of this `name` as /workspace: it survives the run")
 	AddParsed(fs, &o.cap, "workspace-cap", "", "most that it may hold, as a `size` (default what it had, or 1g)", ReadSize)
 	AddParsed(fs, &o.inodes, "workspace-inodes", "", "`number` of files it may hold (default what it had, or 65536)", ReadCount)

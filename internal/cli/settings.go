@@ -133,7 +133,7 @@ func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), h
 }
 
 // given reports whether a flag stands on the command line itself.
-func given(flags *pflag.FlagSet, name string) bool {
+func isOnCommandLine(flags *pflag.FlagSet, name string) bool {
 	f := flags.Lookup(name)
 	return f.Changed && len(f.Annotations[fromVariable]) == 0
 }

@@ -36,8 +36,8 @@ const StdinName = "-"
 // maxSource bounds one file of code: a larger one is data.
 const maxSource = 16 << 20
 
-// errNothing: standard input was to be the code, and there was none.
-var errNothing = &sandbox.Error{
+// errNoCode: standard input was to be the code, and there was none.
+var errNoCode = &sandbox.Error{
 	Op: "standard input", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code in it"),
 	Hint: `sandbox-run --lang python --code 'print("hello")'`,
 }
@@ -65,7 +65,7 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 	s.variables = fill
 	s.args = append(append([]string(nil), words...), rest...)
 	// A terminal from which we may not read would stop us.
-	if !fromStdin && (!IsTerminal(c.Std.In) || inForeground(c.Std.In)) {
+	if !fromStdin && (!IsTerminal(c.Std.In) || isForeground(c.Std.In)) {
 		s.stdin = c.Std.In
 	}
 	return nil
@@ -76,8 +76,8 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 	flags, s := cmd.Flags(), o.program
 	fromCode, fromFiles := flags.Changed("code"), len(o.files.Values) > 0
 	// A variable is for when nothing is given.
-	if len(words) > 0 || given(flags, "code") || given(flags, "file") {
-		fromCode, fromFiles = given(flags, "code"), given(flags, "file")
+	if len(words) > 0 || isOnCommandLine(flags, "code") || isOnCommandLine(flags, "file") {
+		fromCode, fromFiles = isOnCommandLine(flags, "code"), isOnCommandLine(flags, "file")
 	}
 	switch {
 	case fromCode && fromFiles:
@@ -100,25 +100,25 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 		return nil, true, s.readStdin(c.Std.In)
 	case words[0] == StdinName:
 		return words[1:], true, s.readStdin(c.Std.In)
-	case !exists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
-		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + directoryOf(words[0])}
-	case !exists(words[0]):
-		return nil, false, unknownWord(cmd, commandOrFile, words[0])
+	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
+		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + nearestDirectory(words[0])}
+	case !pathExists(words[0]):
+		return nil, false, unknownWordError(cmd, commandOrFile, words[0])
 	}
 	return words[1:], false, s.readPath(words[0])
 }
 
-// directoryOf is where to look for a file that is not there.
-func directoryOf(name string) string {
+// nearestDirectory is where to look for a file that is not there.
+func nearestDirectory(name string) string {
 	dir := filepath.Dir(name)
-	for !exists(dir) {
+	for !pathExists(dir) {
 		dir = filepath.Dir(dir)
 	}
 	return dir
 }
 
 // exists reports whether there is something of that name, readable or not.
-func exists(name string) bool {
+func pathExists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil || !errors.Is(err, os.ErrNotExist)
 }
@@ -129,7 +129,7 @@ func (s *source) readStdin(in *os.File) error {
 		return err
 	}
 	if strings.TrimSpace(code) == "" {
-		return errNothing
+		return errNoCode
 	}
 	s.code = code
 	return nil
@@ -140,12 +140,12 @@ func (s *source) readPath(name string) error {
 	// A pipe without a writer is empty, and not waited for.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return unreadable(name, err)
+		return unreadableError(name, err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return unreadable(name, err)
+		return unreadableError(name, err)
 	}
 	if st.IsDir() {
 		base := filepath.Base(absoluteName(name))
@@ -210,7 +210,7 @@ func readCode(name string, from io.Reader) (string, error) {
 	var text strings.Builder
 	n, err := io.Copy(&text, io.LimitReader(from, maxSource+1))
 	if err != nil {
-		return "", unreadable(name, err)
+		return "", unreadableError(name, err)
 	}
 	if n > maxSource {
 		return "", &sandbox.Error{
@@ -241,8 +241,8 @@ func checkCode(op, code string) error {
 	return checkText(op, []byte(code))
 }
 
-// unreadable is a path of the user's that can not be read.
-func unreadable(name string, err error) error {
+// unreadableError is a path of the user's that can not be read.
+func unreadableError(name string, err error) error {
 	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: plainPathError(err), Hint: "ls -ld " + name}
 }
 
@@ -275,21 +275,21 @@ type tree struct {
 // readTree reads a program. It is in memory then: what is compiled is what was looked at.
 func readTree(dir string) ([]executor.File, error) {
 	t := &tree{name: dir}
-	if err := t.read(dir); err != nil {
+	if err := t.readRoot(dir); err != nil {
 		return nil, err
 	}
 	defer t.root.Close()
 	if len(t.files) == 0 {
-		return nil, t.wrong(".", errors.New("there are no files in it"))
+		return nil, t.pathError(".", errors.New("there are no files in it"))
 	}
 	return t.files, nil
 }
 
-func (t *tree) read(dir string) (err error) {
+func (t *tree) readRoot(dir string) (err error) {
 	if t.root, err = os.OpenRoot(dir); err != nil {
-		return unreadable(dir, err)
+		return unreadableError(dir, err)
 	}
-	if err := t.directory("."); err != nil {
+	if err := t.readDirectory("."); err != nil {
 		_ = t.root.Close()
 		return err
 	}
@@ -297,82 +297,82 @@ func (t *tree) read(dir string) (err error) {
 }
 
 // skipped are what version control keeps for itself.
-func skipped(name string) bool { return name == ".git" || name == ".hg" || name == ".svn" }
+func isVersionControl(name string) bool { return name == ".git" || name == ".hg" || name == ".svn" }
 
-func (t *tree) directory(rel string) error {
+func (t *tree) readDirectory(rel string) error {
 	d, err := t.root.Open(rel)
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	defer d.Close()
 	self, err := d.Stat()
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	if slices.ContainsFunc(t.above, func(above fs.FileInfo) bool { return os.SameFile(above, self) }) {
-		return t.wrong(rel, errors.New("the link leads to a directory that it lies in"))
+		return t.pathError(rel, errors.New("the link leads to a directory that it lies in"))
 	}
 	t.above = append(t.above, self)
 	defer func() { t.above = t.above[:len(t.above)-1] }()
 	entries, err := d.ReadDir(-1)
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
-		if skipped(e.Name()) {
+		if isVersionControl(e.Name()) {
 			continue
 		}
-		if err := t.entry(path.Join(rel, e.Name()), e.Type()); err != nil {
+		if err := t.readEntry(path.Join(rel, e.Name()), e.Type()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *tree) entry(rel string, kind fs.FileMode) error {
+func (t *tree) readEntry(rel string, kind fs.FileMode) error {
 	if kind&fs.ModeSymlink != 0 {
 		st, err := t.root.Stat(rel)
 		if err != nil {
-			return t.wrong(rel, fmt.Errorf("the link does not lead to anything in the directory (%w)", plainPathError(err)))
+			return t.pathError(rel, fmt.Errorf("the link does not lead to anything in the directory (%w)", plainPathError(err)))
 		}
 		kind = st.Mode().Type()
 	}
 	switch {
 	case kind.IsDir():
-		return t.directory(rel)
+		return t.readDirectory(rel)
 	case kind.IsRegular():
-		return t.file(rel)
+		return t.readFile(rel)
 	}
-	return t.wrong(rel, errors.New("it is neither a file nor a directory"))
+	return t.pathError(rel, errors.New("it is neither a file nor a directory"))
 }
 
-func (t *tree) file(rel string) error {
+func (t *tree) readFile(rel string) error {
 	if len(t.files) == maxTreeFiles {
-		return t.tooLarge(fmt.Sprintf("more than %d files", maxTreeFiles))
+		return t.tooLargeError(fmt.Sprintf("more than %d files", maxTreeFiles))
 	}
-	f, err := t.open(rel)
+	f, err := t.openFile(rel)
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	if !st.Mode().IsRegular() {
-		return t.wrong(rel, errors.New("it is no regular file any more"))
+		return t.pathError(rel, errors.New("it is no regular file any more"))
 	}
 	file := executor.File{Path: rel, Mode: st.Mode().Perm()}
 	if t.lazy {
-		file.Open = func() (io.ReadCloser, error) { return t.open(rel) }
+		file.Open = func() (io.ReadCloser, error) { return t.openFile(rel) }
 	} else {
 		if t.bytes += sandbox.Size(st.Size()); t.bytes > maxTreeBytes {
-			return t.tooLarge("more than " + maxTreeBytes.String())
+			return t.tooLargeError("more than " + maxTreeBytes.String())
 		}
 		// It may grow while we read; no further than was counted.
 		if file.Data, err = io.ReadAll(io.LimitReader(f, st.Size())); err != nil {
-			return t.wrong(rel, err)
+			return t.pathError(rel, err)
 		}
 	}
 	t.files = append(t.files, file)
@@ -380,18 +380,18 @@ func (t *tree) file(rel string) error {
 }
 
 // open never waits for the other end of a pipe that was put in the file's place.
-func (t *tree) open(rel string) (*os.File, error) {
+func (t *tree) openFile(rel string) (*os.File, error) {
 	return t.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-func (t *tree) tooLarge(what string) error {
+func (t *tree) tooLargeError(what string) error {
 	return &sandbox.Error{
 		Op: "read " + t.name, Kind: sandbox.ErrInvalid, Err: fmt.Errorf("it holds %s", what),
 		Hint: "the directory of the program alone; --volume shows the rest",
 	}
 }
 
-func (t *tree) wrong(rel string, err error) error {
+func (t *tree) pathError(rel string, err error) error {
 	return &sandbox.Error{Op: "read " + filepath.Join(t.name, rel), Kind: sandbox.ErrInvalid, Err: plainPathError(err)}
 }
 
@@ -408,7 +408,7 @@ func plainPathError(err error) error {
 
 // readInput reads host[:dest]: files that the program finds in /workspace.
 func readInput(text string) ([]executor.File, error) {
-	host, dest := splitPair(text)
+	host, dest := splitHostPath(text)
 	if host == "" {
 		return nil, sandbox.Invalid("in", "%q names no file; write it like data.csv or data.csv:input/data.csv", text)
 	}
@@ -437,7 +437,7 @@ func readInput(text string) ([]executor.File, error) {
 		}}}, nil
 	}
 	t := &tree{name: host, lazy: true}
-	if err := t.read(host); err != nil {
+	if err := t.readRoot(host); err != nil {
 		return nil, err
 	}
 	for i := range t.files {
@@ -455,9 +455,9 @@ func readSetup(name string) (executor.File, error) {
 	return files[0], nil
 }
 
-// splitPair splits host:inside at its last colon, unless the whole is the name of something.
-func splitPair(text string) (first, second string) {
-	if exists(text) {
+// splitHostPath splits host:inside at its last colon, unless the whole is the name of something.
+func splitHostPath(text string) (first, second string) {
+	if pathExists(text) {
 		return text, ""
 	}
 	if at := strings.LastIndexByte(text, ':'); at >= 0 {

@@ -27,11 +27,11 @@ type outcome struct {
 // cleanupNote begins the note on what could not be removed.
 const cleanupNote = executor.CleanupNote
 
-// summarise says on stderr what became of the run. A person gets a block; a file or pipe gets at
+// printSummary says on stderr what became of the run. A person gets a block; a file or pipe gets at
 // most a line for each thing that must not be overlooked.
-func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
+func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	if !IsTerminal(c.Std.Err) {
-		c.warn(r, s)
+		c.printWarnings(r, s)
 		return
 	}
 	var signal SignalCause
@@ -39,15 +39,15 @@ func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
 		fmt.Fprintln(c.Std.Err)
 	}
 	paint := c.Palette(c.Std.Err)
-	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
+	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.dim(strings.Join(listFigures(r, s), "  ")))
 	line := func(label, text string) {
-		fmt.Fprintf(c.Std.Err, "  %s %s\n", paint.bold(label+":"), indented(text))
+		fmt.Fprintf(c.Std.Err, "  %s %s\n", paint.bold(label+":"), indentText(text))
 	}
 	if why := s.whyEnded(r); why != "" {
 		line("why", why)
 	}
 	for _, v := range r.Violations {
-		if v.Kind == sandbox.ViolationSyscall || explains(v, r.Verdict) {
+		if v.Kind == sandbox.ViolationSyscall || repeatsVerdict(v, r.Verdict) {
 			continue // these come together below, and those are the verdict's own story
 		}
 		text := v.Detail
@@ -61,7 +61,7 @@ func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
 		}
 		line(v.Kind, text)
 	}
-	if text := refused(r.Violations); text != "" {
+	if text := describeRefused(r.Violations); text != "" {
 		line("refused", text)
 	}
 	for _, o := range []sandbox.Output{r.Stdout, r.Stderr} {
@@ -92,27 +92,27 @@ func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
 const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
 
 // warn says to whoever reads a log what the exit code alone does not.
-func (c *Invocation) warn(r *sandbox.Result, s *outcome) {
+func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 	for _, n := range r.Notes {
 		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
-			c.Complain(n)
+			c.PrintMessage(n)
 		}
 	}
 	for _, v := range r.Violations {
-		if v.Kind == sandbox.ViolationOutput && !s.whole && !explains(v, r.Verdict) {
-			c.Complain(v.Kind + ": " + v.Detail + toSeeTheRest)
+		if v.Kind == sandbox.ViolationOutput && !s.whole && !repeatsVerdict(v, r.Verdict) {
+			c.PrintMessage(v.Kind + ": " + v.Detail + toSeeTheRest)
 		}
 	}
 	for _, f := range s.lost {
-		c.Complain("not taken: " + f)
+		c.PrintMessage("not taken: " + f)
 	}
 	if why := s.whyEnded(r); why != "" {
-		c.Complain(string(r.Verdict) + ": " + why)
+		c.PrintMessage(string(r.Verdict) + ": " + why)
 	}
 }
 
 // explains reports whether a limit that was reached is what the verdict says already.
-func explains(v sandbox.Violation, verdict sandbox.Verdict) bool {
+func repeatsVerdict(v sandbox.Violation, verdict sandbox.Verdict) bool {
 	return v.Kind == verdict.Info().Violation
 }
 
@@ -120,7 +120,7 @@ func explains(v sandbox.Violation, verdict sandbox.Verdict) bool {
 const maxRefused = 8
 
 // refused tells in one line which system calls were refused, and how often.
-func refused(violations []sandbox.Violation) string {
+func describeRefused(violations []sandbox.Violation) string {
 	var calls []string
 	saturated := false
 	for _, v := range violations {
@@ -140,7 +140,7 @@ func refused(violations []sandbox.Violation) string {
 }
 
 // figures are the numbers of a run, most asked for first.
-func figures(r *sandbox.Result, s *outcome) []string {
+func listFigures(r *sandbox.Result, s *outcome) []string {
 	end := fmt.Sprintf("exit %d", r.Exit.Code)
 	if r.Exit.Signal != 0 {
 		end = sandbox.SignalName(r.Exit.Signal)
@@ -181,7 +181,7 @@ func (s *outcome) whyEnded(r *sandbox.Result) string {
 	why := info.Explain(r, who, flags)
 	switch r.Verdict {
 	case sandbox.VerdictMemoryLimit:
-		return why + s.more(r.Limits.Memory)
+		return why + s.suggestMemory(r.Limits.Memory)
 	case sandbox.VerdictDiskLimit:
 		if full := new(sandbox.DiskFullError); errors.As(s.cause, &full) {
 			return full.Error()
@@ -205,7 +205,7 @@ func (s *outcome) whyEnded(r *sandbox.Result) string {
 
 // more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
 // knows; beyond what the machine has, no limit is of use.
-func (s *outcome) more(limit sandbox.Size) string {
+func (s *outcome) suggestMemory(limit sandbox.Size) string {
 	next := sandbox.MiB
 	for next <= limit {
 		next *= 2

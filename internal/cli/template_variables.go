@@ -39,7 +39,7 @@ func (o *runOptions) readTemplate(flags *pflag.FlagSet) (*templateVariables, err
 	}
 	lang := o.lang
 	if lang == "" {
-		lang = languageOf(slices.Concat(o.files.Values, flags.Args()))
+		lang = languageByExtension(slices.Concat(o.files.Values, flags.Args()))
 	}
 	t, err := template.Open(dirs...).Get(o.template, lang)
 	if err != nil {
@@ -54,8 +54,8 @@ func (o *runOptions) readTemplate(flags *pflag.FlagSet) (*templateVariables, err
 	return f, nil
 }
 
-// languageOf is what the first name's extension says.
-func languageOf(names []string) string {
+// languageByExtension is what the first name's extension says.
+func languageByExtension(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

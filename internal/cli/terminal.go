@@ -11,8 +11,8 @@ import (
 
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// DrawsOn reports whether something can be drawn over itself there.
-func DrawsOn(f *os.File) bool { return IsTerminal(f) && os.Getenv("TERM") != "dumb" }
+// CanRedraw reports whether something can be drawn over itself there.
+func CanRedraw(f *os.File) bool { return IsTerminal(f) && os.Getenv("TERM") != "dumb" }
 
 // terminal is ours, lent to a program with a terminal of its own.
 type terminal struct {
@@ -53,7 +53,7 @@ func TerminalSize(files ...*os.File) *sandbox.TTY {
 }
 
 // raw hands every key to the program, Ctrl-C included. It reports whether there was a terminal.
-func (t *terminal) raw() bool {
+func (t *terminal) makeRaw() bool {
 	fd := int(t.std.In.Fd())
 	if !term.IsTerminal(fd) {
 		return false

@@ -106,7 +106,7 @@ keep the hash that this command prints in a place that only you can write to.`,
 		if c.JSON {
 			return c.WriteJSON(report)
 		}
-		_, err = io.WriteString(c.Std.Out, auditVerdict(report, c.Palette(c.Std.Out)))
+		_, err = io.WriteString(c.Std.Out, formatAuditReport(report, c.Palette(c.Std.Out)))
 		return err
 	})
 }
@@ -154,8 +154,8 @@ func readAge(s string) (time.Duration, error) {
 	return 0, errors.New("not an age; write it like 90d or 24h, or the date before which")
 }
 
-// auditVerdict is the report for people.
-func auditVerdict(r audit.Report, paint cli.Palette) string {
+// formatAuditReport is the report for people.
+func formatAuditReport(r audit.Report, paint cli.Palette) string {
 	var b strings.Builder
 	place := func(file string, line int, seq uint64) string {
 		at := filepath.Base(file)
@@ -192,12 +192,12 @@ func auditVerdict(r audit.Report, paint cli.Palette) string {
 // showEntries prints entries as they come: a table for people, lines of JSON for programs.
 func (c *commands) showEntries(entries iter.Seq2[audit.Entry, error]) error {
 	t := c.NewTable(c.Std.Out, "TIME", "SEQ", "USER", "DOOR", "WHAT", "VERDICT", ">EXIT", ">WALL", ">MEMORY", "TIER", "RUN")
-	strange := 0
+	invalid := 0
 	for e, err := range entries {
 		var line *audit.LineError
 		switch {
 		case errors.As(err, &line):
-			strange++
+			invalid++
 			continue
 		case err != nil:
 			return err
@@ -214,8 +214,8 @@ func (c *commands) showEntries(entries iter.Seq2[audit.Entry, error]) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if strange > 0 {
-		c.Complain(fmt.Sprintf("audit log: %d line(s) are no entries, or were changed, and are left out; try: sandbox-run audit verify", strange))
+	if invalid > 0 {
+		c.PrintMessage(fmt.Sprintf("audit log: %d line(s) are no entries, or were changed, and are left out; try: sandbox-run audit verify", invalid))
 	}
 	return nil
 }

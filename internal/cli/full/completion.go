@@ -36,7 +36,7 @@ you press Tab.`,
 			if len(args) == 1 {
 				return nil
 			}
-			return wrongShell(cmd, errors.New("which shell? One of "+strings.Join(shells, ", ")))
+			return shellError(cmd, errors.New("which shell? One of "+strings.Join(shells, ", ")))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
@@ -48,12 +48,12 @@ you press Tab.`,
 			case "fish":
 				return root.GenFishCompletion(c.Std.Out, true)
 			}
-			return wrongShell(cmd, fmt.Errorf("no completion for %q; there is %s", args[0], strings.Join(shells, ", ")))
+			return shellError(cmd, fmt.Errorf("no completion for %q; there is %s", args[0], strings.Join(shells, ", ")))
 		},
 	}
 }
 
-func wrongShell(cmd *cobra.Command, err error) error {
+func shellError(cmd *cobra.Command, err error) error {
 	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
 }
 
@@ -73,11 +73,11 @@ func addCompletions(root *cobra.Command) {
 		"log-level": {"debug", "info", "warn", "error"}, "allow-backend": app.AllBackends(),
 	}
 	// Names of what the user has are looked up only when they are asked for.
-	named := map[string]cobra.CompletionFunc{"template": once(templateNames), "workspace": once(workspaceNames)}
+	named := map[string]cobra.CompletionFunc{"template": completeUnused(templateNames), "workspace": completeUnused(workspaceNames)}
 	for flag, names := range named {
 		_ = root.RegisterFlagCompletionFunc(flag, names) // the flag exists
 	}
-	named["key"] = once(keyNames)
+	named["key"] = completeUnused(keyNames)
 	for _, group := range root.Commands() {
 		for _, cmd := range group.Commands() {
 			if cmd.Name() == "rotate" {
@@ -121,7 +121,7 @@ func imageNames(*cobra.Command, []string, string) (names []string, _ cobra.Shell
 }
 
 // once completes a word that is not there yet, and no files.
-func once(names func(ctx context.Context) []string) cobra.CompletionFunc {
+func completeUnused(names func(ctx context.Context) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		left := slices.DeleteFunc(names(cmd.Context()), func(line string) bool {
 			name, _, _ := strings.Cut(line, "\t")

@@ -82,7 +82,7 @@ func (c *commands) printImages(images []*image.Image) error {
 			names = []string{noName}
 		}
 		for _, name := range names {
-			if err := t.Add(image.Familiar(name), shortID(i.ID), i.Platform, sandbox.Size(i.Size).String(), age(i.Created)); err != nil {
+			if err := t.Add(image.Familiar(name), shortID(i.ID), i.Platform, sandbox.Size(i.Size).String(), formatCreated(i.Created)); err != nil {
 				return err
 			}
 		}
@@ -100,7 +100,7 @@ func shortID(id string) string {
 }
 
 // age is when an image says that it was made. Reproducible ones say that it was in 1970 or 1980.
-func age(t time.Time) string {
+func formatCreated(t time.Time) string {
 	if t.IsZero() || t.Year() <= 1980 {
 		return "unknown"
 	}
@@ -114,7 +114,7 @@ func (c *commands) newImageInspect() *cobra.Command {
 		Long: "Says what is known of an image: its names, what it is made of, and what it says about\nrunning it. The user inside is " +
 			"always the sandbox's own, whatever the image says.",
 		Example: "  sandbox-run image inspect python\n  sandbox-run image inspect --json 3f9a | jq .config.env",
-		Args:    takeNames("image", 1, 1),
+		Args:    requireNames("image", 1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			img, err := findImage(args[0])
 			if err != nil {
@@ -137,14 +137,14 @@ func findImage(ref string) (*image.Image, error) {
 		return nil, err
 	}
 	if store == nil {
-		return nil, unlisted(ref, image.ErrNotFound)
+		return nil, explainMissing(ref, image.ErrNotFound)
 	}
 	img, err := store.Lookup(ref)
-	return img, unlisted(ref, err)
+	return img, explainMissing(ref, err)
 }
 
 // unlisted says what to do about an image that is not there.
-func unlisted(ref string, err error) error {
+func explainMissing(ref string, err error) error {
 	if !errors.Is(err, image.ErrNotFound) {
 		return err
 	}
@@ -157,8 +157,8 @@ func (c *commands) describeImage(i *image.Image) error {
 		{"digest", i.Digest},
 		{"platform", i.Platform},
 		{"size", sandbox.Size(i.Size).String()},
-		{"created", age(i.Created)},
-		{"added", moment(i.Added)},
+		{"created", formatCreated(i.Created)},
+		{"added", formatTime(i.Added)},
 	}
 	add := func(label string, values ...string) {
 		for _, v := range values {
@@ -210,7 +210,7 @@ func (c *commands) newImageTag() *cobra.Command {
 			if len(args) == 1 {
 				return usageError(cmd, errors.New("which name is it to have?"))
 			}
-			return takeNames("image", 2, -1)(cmd, args)
+			return requireNames("image", 2, -1)(cmd, args)
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			img, err := findImage(args[0])
@@ -256,7 +256,7 @@ func (c *commands) newImageRemove() *cobra.Command {
 all its names; --force is needed if there are several. One that sandboxes use is
 refused. All that can be removed is, whatever becomes of the others.`,
 		Example: "  sandbox-run image rm python:3.12\n  sandbox-run image rm --force 3f9a",
-		Args:    takeNames("image", 1, -1),
+		Args:    requireNames("image", 1, -1),
 		RunE: func(_ *cobra.Command, refs []string) error {
 			report := []removedImage{}
 			return c.forEach(refs, func(ref string) error {
@@ -288,10 +288,10 @@ func removeImage(ref string, force bool) (*image.Image, bool, error) {
 		return nil, false, err
 	}
 	if store == nil {
-		return nil, false, unlisted(ref, image.ErrNotFound)
+		return nil, false, explainMissing(ref, image.ErrNotFound)
 	}
 	img, removed, err := store.Remove(ref, force)
-	return img, removed, unlisted(ref, err)
+	return img, removed, explainMissing(ref, err)
 }
 
 // forEach does something for each argument, whatever becomes of the others, and reports: as text, the failures; as JSON, everything.
@@ -322,7 +322,7 @@ belongs to no image. What sandboxes use is never removed.`,
 			report := &image.Report{}
 			store, err := app.OpenExistingImages()
 			if err == nil && store != nil {
-				report, err = interruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
+				report, err = runInterruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
 			}
 			if err != nil {
 				return err
@@ -368,8 +368,8 @@ func (c *commands) printPruned(r *image.Report, dryRun bool) error {
 	return err
 }
 
-// takeNames is for commands that take names of one kind of thing, such as images: at least so many, and at most; most -1 is any number.
-func takeNames(kind string, least, most int) cobra.PositionalArgs {
+// requireNames is for commands that take names of one kind of thing, such as images: at least so many, and at most; most -1 is any number.
+func requireNames(kind string, least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
@@ -387,16 +387,16 @@ func usageError(cmd *cobra.Command, err error) error {
 	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: cli.HelpHint(cmd), Err: err}
 }
 
-// interruptible does something that Ctrl-C ends: what was begun is undone, or kept for the next time.
-func interruptible[T any](do func(context.Context) (T, error)) (T, error) {
+// runInterruptible does something that Ctrl-C ends: what was begun is undone, or kept for the next time.
+func runInterruptible[T any](do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := cli.CancelOnSignals(func() {})
 	defer cancel(nil)
 	v, err := do(ctx)
-	return v, cancelled(ctx, err)
+	return v, explainSignal(ctx, err)
 }
 
 // cancelled says of whatever went wrong after a signal that it was the signal: nothing else can be told apart from it.
-func cancelled(ctx context.Context, err error) error {
+func explainSignal(ctx context.Context, err error) error {
 	var signal cli.SignalCause
 	if err != nil && errors.As(context.Cause(ctx), &signal) {
 		return signal

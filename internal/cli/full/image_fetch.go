@@ -30,12 +30,12 @@ type fetchOptions struct {
 const insecureUsage = "allow plain HTTP to a registry on this very machine"
 
 func (o *fetchOptions) addTo(fs *pflag.FlagSet) {
-	platformFlag(fs, &o.platform)
+	addPlatformFlag(fs, &o.platform)
 	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no word on progress")
 }
 
-func platformFlag(fs *pflag.FlagSet, into *string) {
+func addPlatformFlag(fs *pflag.FlagSet, into *string) {
 	cli.AddParsed(fs, into, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)",
 		func(s string) (string, error) {
 			parts := strings.Split(s, "/")
@@ -65,7 +65,7 @@ Credentials are those of docker login and podman login.`,
   sandbox-run image pull ghcr.io/owner/name@sha256:…
   sandbox-run image pull --platform linux/arm64 alpine
   sandbox-run image pull --insecure localhost:5000/mine`,
-		Args: takeNames("image", 1, -1),
+		Args: requireNames("image", 1, -1),
 		RunE: func(_ *cobra.Command, refs []string) error {
 			store, err := app.OpenImages()
 			if err != nil {
@@ -76,10 +76,10 @@ Credentials are those of docker login and podman login.`,
 				img, err := withLayers(ctx, c, o, func(with remote.Options) (*image.Image, error) {
 					return remote.Pull(ctx, store, ref, with)
 				})
-				err = cancelled(ctx, explainRegistry(err))
+				err = explainSignal(ctx, explainRegistry(err))
 				report = append(report, pulledImage{ref, img, cli.DescribeError(err)})
 				if err == nil && !c.JSON {
-					c.announce(img)
+					c.printImage(img)
 				}
 				return err
 			}, func() any { return report })
@@ -107,12 +107,12 @@ func withLayers[T any](ctx context.Context, c *commands, o fetchOptions, fetch f
 	show := c.newBars(o.quiet)
 	defer show.end()
 	l := layers{bars: show, all: map[layer]*bar{}}
-	v, err := fetch(remote.Options{Platform: o.platform, Insecure: o.insecure, Progress: l.move})
-	l.conclude(outcome(ctx, err))
+	v, err := fetch(remote.Options{Platform: o.platform, Insecure: o.insecure, Progress: l.showProgress})
+	l.finishBars(describeOutcome(ctx, err))
 	return v, err
 }
 
-func outcome(ctx context.Context, err error) string {
+func describeOutcome(ctx context.Context, err error) string {
 	switch {
 	case ctx.Err() != nil:
 		return "cancelled"
@@ -130,7 +130,7 @@ type layers struct {
 
 type layer struct{ image, digest string } // no digest is the image itself
 
-func (l *layers) move(p remote.Progress) {
+func (l *layers) showProgress(p remote.Progress) {
 	one := l.all[layer{p.Reference, p.Layer}]
 	if one == nil {
 		name, total := image.Familiar(p.Reference), int64(0) // an image has no figures: its layers have them
@@ -142,27 +142,27 @@ func (l *layers) move(p remote.Progress) {
 	}
 	switch {
 	case p.Layer == "" && p.State == remote.Done:
-		one.drop(string(remote.Done))
+		one.abandon(string(remote.Done))
 	case p.Layer == "", p.State == remote.Waiting, p.State == remote.Failed:
-		one.say(string(p.State)) // what failed may have been cancelled: see conclude
+		one.setText(string(p.State)) // what failed may have been cancelled: see conclude
 	case p.State == remote.Present:
-		one.end("already here")
+		one.finish("already here")
 	case p.State == remote.Retrying:
-		one.say("trying again: " + p.Reason)
+		one.setText("trying again: " + p.Reason)
 	case p.State == remote.Downloaded:
-		one.end(string(remote.Done))
+		one.finish(string(remote.Done))
 	default:
-		one.at(p.Done, p.Total)
+		one.setProgress(p.Done, p.Total)
 	}
 }
 
 // conclude says of what is still under way that it no longer is. Of several images some may have failed all by themselves.
-func (l *layers) conclude(verdict string) {
+func (l *layers) finishBars(verdict string) {
 	for _, one := range l.all {
-		if verdict == string(remote.Done) && one.says(string(remote.Failed)) {
-			one.drop(string(remote.Failed))
+		if verdict == string(remote.Done) && one.hasText(string(remote.Failed)) {
+			one.abandon(string(remote.Failed))
 		}
-		one.drop(verdict)
+		one.abandon(verdict)
 	}
 }
 
@@ -184,8 +184,8 @@ func (c *commands) newImageUpdate() *cobra.Command {
 says what did. Without names: all that were pulled. The old images stay, without a name,
 until image prune; so does the image of a name that is gone from its registry.`,
 		Example: "  sandbox-run image update\n  sandbox-run image update python:3.13-slim",
-		Args:    takeNames("image", 0, -1),
-		RunE:    func(_ *cobra.Command, names []string) error { return c.update(names, o) },
+		Args:    requireNames("image", 0, -1),
+		RunE:    func(_ *cobra.Command, names []string) error { return c.updateImages(names, o) },
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
@@ -194,7 +194,7 @@ until image prune; so does the image of a name that is gone from its registry.`,
 	return cmd
 }
 
-func (c *commands) update(names []string, o fetchOptions) error {
+func (c *commands) updateImages(names []string, o fetchOptions) error {
 	for _, name := range names {
 		if _, err := findImage(name); err != nil {
 			return err
@@ -203,7 +203,7 @@ func (c *commands) update(names []string, o fetchOptions) error {
 	var changes []remote.Change
 	store, err := app.OpenExistingImages()
 	if err == nil && store != nil {
-		changes, err = interruptible(func(ctx context.Context) ([]remote.Change, error) {
+		changes, err = runInterruptible(func(ctx context.Context) ([]remote.Change, error) {
 			return withLayers(ctx, c, o, func(with remote.Options) ([]remote.Change, error) { return remote.Update(ctx, store, names, with) })
 		})
 	}
@@ -252,7 +252,7 @@ func (c *commands) newImageBuild() *cobra.Command {
 		Long: `Makes images of our own from Debian's packages, without Docker and without a registry.
 The same packages yield the same image. Without a name: lists what can be made.`,
 		Example: "  sandbox-run image build\n  sandbox-run image build python node",
-		Args:    takeNames("image", 0, -1),
+		Args:    requireNames("image", 0, -1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(names) == 0 {
 				return c.printRecipes()
@@ -269,15 +269,15 @@ The same packages yield the same image. Without a name: lists what can be made.`
 				return err
 			}
 			if verbose {
-				o.Log = c.EscapeErr()
+				o.Log = c.EscapedStderr()
 			}
 			report := []pulledImage{}
 			return c.forEachInterruptible(names, func(ctx context.Context, name string) error {
-				img, err := c.build(ctx, store, name, o, quiet)
-				err = cancelled(ctx, err)
+				img, err := c.buildImage(ctx, store, name, o, quiet)
+				err = explainSignal(ctx, err)
 				report = append(report, pulledImage{name, img, cli.DescribeError(err)})
 				if err == nil && !c.JSON {
-					c.announce(img)
+					c.printImage(img)
 				}
 				return err
 			}, func() any { return report })
@@ -293,20 +293,20 @@ The same packages yield the same image. Without a name: lists what can be made.`
 }
 
 // build makes one image, and says what is being done: on a terminal in a line of its own, elsewhere whenever it is something else.
-func (c *commands) build(ctx context.Context, store *image.Store, name string, o build.Options, quiet bool) (*image.Image, error) {
+func (c *commands) buildImage(ctx context.Context, store *image.Store, name string, o build.Options, quiet bool) (*image.Image, error) {
 	show := c.newBars(quiet || o.Log != nil) // with --verbose there is no progress line
 	defer show.end()
 	one := show.add(name, 0)
 	before := ""
 	o.Progress = func(what string) {
-		one.say(what)
+		one.setText(what)
 		if kind, _, _ := strings.Cut(what, " "); kind != before && show.size == nil && show.lines {
 			fmt.Fprintf(c.Std.Err, "%s: %s\n", cli.EscapeLine(name), cli.EscapeLine(what))
 			before = kind
 		}
 	}
 	img, err := build.Build(ctx, store, name, o)
-	one.drop(outcome(ctx, err))
+	one.abandon(describeOutcome(ctx, err))
 	return img, err
 }
 
@@ -373,7 +373,7 @@ func (c *commands) newImageDockerfile() *cobra.Command {
 		Long:  "Prints a Dockerfile that makes the same image as image build, for those who build with\nDocker.",
 		Example: "  sandbox-run image dockerfile python | docker build -t sandbox-run/python -\n  sandbox-run image dockerfile --base " +
 			"alpine node",
-		Args: takeNames("image", 1, 1),
+		Args: requireNames("image", 1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkRecipes(args); err != nil {
 				return err

@@ -29,8 +29,8 @@ func (c *commands) newKey() *cobra.Command {
 	return cmd
 }
 
-// keyFlags are what all of them have.
-func (c *commands) keyFlags(fs *pflag.FlagSet, path *string) {
+// addKeyFlags are what all of them have.
+func (c *commands) addKeyFlags(fs *pflag.FlagSet, path *string) {
 	fs.StringVar(path, "keys", "", "`file` of keys (default your own)")
 	fs.BoolVar(&c.JSON, "json", false, "print one JSON document")
 }
@@ -44,8 +44,8 @@ func openKeys(cmd *cobra.Command, path string) (*key.Store, error) {
 	return s, cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 }
 
-// madeKey is a key with its token, as JSON.
-type madeKey struct {
+// createdKey is a key with its token, as JSON.
+type createdKey struct {
 	key.Key
 	Token string `json:"token"`
 }
@@ -64,7 +64,7 @@ Scopes: run (run programs, and have one's own runs), read (see one's own runs an
 languages), admin (all of that, metrics, and health that runs a sandbox).
 
 Limits are what the key may ask for at the most, besides what the server allows, and how
-often: ` + limitList() + `.`,
+often: ` + listLimits() + `.`,
 		Example: `  sandbox-run key create --name ci
   sandbox-run key create --name grafana --scopes admin --expires 2031-01-31
   sandbox-run key create --name class --limits timeout=10s,memory=256m,rate=30/m,concurrency=2`,
@@ -78,7 +78,7 @@ often: ` + limitList() + `.`,
 			if err != nil {
 				return cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 			}
-			c.noteKey(k.ID, "created")
+			c.auditKey(k.ID, "created")
 			return c.showToken(k, token)
 		},
 	}
@@ -87,17 +87,17 @@ often: ` + limitList() + `.`,
 	fs.StringVar(&n.Name, "name", "", "`name` of the key")
 	fs.Var(&scopes, "scopes", "what it is good for: `names` with commas: "+strings.Join(key.Scopes(), ", ")+" (default run)")
 	cli.AddParsed(fs, &n.Expires, "expires", "", "`when` it ends: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)",
-		readEnd)
+		readExpiry)
 	cli.AddParsed(fs, &n.Limits, "limits", "", "what it may use: `name=value` with commas", key.ParseLimits)
 	for _, name := range []string{"name", "scopes", "expires", "limits"} {
 		cli.Annotate(fs.Lookup(name), cli.NoVariable, "one key's, not every key's")
 	}
-	c.keyFlags(fs, &path)
+	c.addKeyFlags(fs, &path)
 	return cmd
 }
 
-// limitList names the limits, wrapped as help is.
-func limitList() string {
+// listLimits names the limits, wrapped as help is.
+func listLimits() string {
 	var b strings.Builder
 	width := len("often: ")
 	for i, name := range key.LimitNames() {
@@ -117,8 +117,8 @@ func limitList() string {
 	return b.String()
 }
 
-// readEnd reads a point in time that is to come, or how far off it is.
-func readEnd(s string) (time.Time, error) {
+// readExpiry reads a point in time that is to come, or how far off it is.
+func readExpiry(s string) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, time.DateOnly} {
 		if at, err := time.ParseInLocation(layout, s, time.Local); err == nil {
 			return at, nil
@@ -141,23 +141,23 @@ func readEnd(s string) (time.Time, error) {
 // showToken prints a token, alone on standard output, so that it can be taken from there.
 func (c *commands) showToken(k key.Key, token string) error {
 	if c.JSON {
-		return c.WriteJSON(madeKey{k, token})
+		return c.WriteJSON(createdKey{k, token})
 	}
 	if _, err := fmt.Fprintln(c.Std.Out, token); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Std.Err, "key %s (%s) may: %s; %s. It is not shown again.\n", k.Name, k.ID, strings.Join(k.Scopes, ", "), ending(k))
+	fmt.Fprintf(c.Std.Err, "key %s (%s) may: %s; %s. It is not shown again.\n", k.Name, k.ID, strings.Join(k.Scopes, ", "), describeExpiry(k))
 	return nil
 }
 
-func ending(k key.Key) string {
+func describeExpiry(k key.Key) string {
 	switch {
 	case k.Expires.IsZero():
 		return "never expires"
 	case k.Expired(time.Now()):
-		return "expired " + moment(k.Expires)
+		return "expired " + formatTime(k.Expires)
 	}
-	return "expires " + moment(k.Expires)
+	return "expires " + formatTime(k.Expires)
 }
 
 func (c *commands) newKeyList() *cobra.Command {
@@ -186,25 +186,25 @@ func (c *commands) newKeyList() *cobra.Command {
 			}
 			t := c.NewTable(c.Std.Out, "ID", "NAME", "SCOPES", "EXPIRES", "LAST USED", "LIMITS")
 			for _, k := range keys {
-				if err := t.Add(k.ID, k.Name, strings.Join(k.Scopes, ","), expiry(k), moment(k.Used), k.Limits.String()); err != nil {
+				if err := t.Add(k.ID, k.Name, strings.Join(k.Scopes, ","), formatExpiry(k), formatTime(k.Used), k.Limits.String()); err != nil {
 					return err
 				}
 			}
 			return t.Flush()
 		},
 	}
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
-func expiry(k key.Key) string {
+func formatExpiry(k key.Key) string {
 	switch {
 	case k.Expires.IsZero():
 		return "never"
 	case k.Expired(time.Now()):
 		return "expired"
 	}
-	return moment(k.Expires)
+	return formatTime(k.Expires)
 }
 
 func (c *commands) newKeyShow() *cobra.Command {
@@ -214,7 +214,7 @@ func (c *commands) newKeyShow() *cobra.Command {
 		Short:   "Say what is known of a key",
 		Long:    "Says what is known of a key, by its name or id. The key itself is not.",
 		Example: "  sandbox-run key show ci",
-		Args:    oneKey,
+		Args:    requireOneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			s, err := openKeys(cmd, path)
 			if err != nil {
@@ -232,20 +232,20 @@ func (c *commands) newKeyShow() *cobra.Command {
 				limits = "the server's"
 			}
 			lines := [][2]string{
-				{"id", k.ID}, {"name", k.Name}, {"scopes", strings.Join(k.Scopes, ", ")}, {"limits", limits}, {"made", moment(k.Created)},
-				{"expires", expiry(k)}, {"last used", moment(k.Used)},
+				{"id", k.ID}, {"name", k.Name}, {"scopes", strings.Join(k.Scopes, ", ")}, {"limits", limits}, {"made", formatTime(k.Created)},
+				{"expires", formatExpiry(k)}, {"last used", formatTime(k.Used)},
 			}
 			if !k.Rotated.IsZero() {
-				lines = append(lines, [2]string{"rotated", moment(k.Rotated)})
+				lines = append(lines, [2]string{"rotated", formatTime(k.Rotated)})
 			}
 			return c.printFields(lines)
 		},
 	}
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
-func oneKey(cmd *cobra.Command, args []string) error {
+func requireOneKey(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
@@ -263,7 +263,7 @@ func (c *commands) newKeyRotate() *cobra.Command {
 		Long: `Gives a key a new secret and prints it. What it is good for stays, and so do the runs that
 belong to it. The old secret ends at once, or after --overlap.`,
 		Example: "  sandbox-run key rotate ci\n  sandbox-run key rotate --overlap 1h ci",
-		Args:    oneKey,
+		Args:    requireOneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			s, err := openKeys(cmd, path)
 			if err != nil {
@@ -273,12 +273,12 @@ belong to it. The old secret ends at once, or after --overlap.`,
 			if err != nil {
 				return err
 			}
-			c.noteKey(k.ID, "rotated")
+			c.auditKey(k.ID, "rotated")
 			return c.showToken(k, token)
 		},
 	}
 	cli.AddParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret is good, too (default none)", cli.ReadDuration)
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
@@ -293,7 +293,7 @@ func (c *commands) newKeyRemove() *cobra.Command {
 			if len(args) > 0 {
 				return nil
 			}
-			return oneKey(cmd, args)
+			return requireOneKey(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, names []string) error {
 			s, err := openKeys(cmd, path)
@@ -307,7 +307,7 @@ func (c *commands) newKeyRemove() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				c.noteKey(k.ID, "removed")
+				c.auditKey(k.ID, "removed")
 				if !c.JSON {
 					fmt.Fprintf(c.Std.Out, "removed %s\n", cli.EscapeLine(k.Name))
 				}
@@ -315,12 +315,12 @@ func (c *commands) newKeyRemove() *cobra.Command {
 			}, func() any { return report })
 		},
 	}
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
 // noteKey writes to your audit log what became of a key. That it could not be is said, and changes nothing.
-func (c *commands) noteKey(id, what string) {
+func (c *commands) auditKey(id, what string) {
 	log, err := audit.Open("", audit.Options{})
 	if err == nil {
 		entry := audit.Entry{Kind: audit.KindKey, Who: audit.Me(audit.EntryCLI), Reason: what}
@@ -328,6 +328,6 @@ func (c *commands) noteKey(id, what string) {
 		err = log.Append(entry)
 	}
 	if err != nil {
-		c.Complain("not in the audit log: " + err.Error())
+		c.PrintMessage("not in the audit log: " + err.Error())
 	}
 }

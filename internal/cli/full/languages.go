@@ -23,13 +23,13 @@ func (c *commands) newLanguages() *cobra.Command {
 this machine and where, or which image stands in for it, whether it can be used, and what
 would install what is missing.`,
 		Example: "  sandbox-run languages\n  sandbox-run languages --json",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return c.languages(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.printLanguages(cmd) },
 	}
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the list as one JSON document")
 	return cmd
 }
 
-func (c *commands) languages(cmd *cobra.Command) error {
+func (c *commands) printLanguages(cmd *cobra.Command) error {
 	b, err := app.Open(app.Native, app.Options{})
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *commands) languages(cmd *cobra.Command) error {
 	t := c.NewTable(c.Std.Out, "LANGUAGE", "STATE", "VERSION", "PROGRAM")
 	var lacking strings.Builder
 	for _, a := range all {
-		if err := t.Add(a.Name, string(a.State), cmp.Or(a.Version, "-"), program(a)); err != nil {
+		if err := t.Add(a.Name, string(a.State), cmp.Or(a.Version, "-"), describeProgram(a)); err != nil {
 			return err
 		}
 		if a.State == executor.Ready {
@@ -73,7 +73,7 @@ func (c *commands) languages(cmd *cobra.Command) error {
 }
 
 // program is what a language is run with.
-func program(a executor.Availability) string {
+func describeProgram(a executor.Availability) string {
 	if a.Image != "" {
 		return "image " + a.Image
 	}

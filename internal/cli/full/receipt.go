@@ -29,11 +29,11 @@ key (GET /v1/receipt-key) can check it.`,
 	return cmd
 }
 
-// evidence is what a receipt is held against.
-type evidence struct{ key, result, request, log string }
+// receiptInputs is what a receipt is held against.
+type receiptInputs struct{ key, result, request, log string }
 
 func (c *commands) newReceiptVerify() *cobra.Command {
-	var e evidence
+	var e receiptInputs
 	cmd := &cobra.Command{
 		Use:   "verify [flags] FILE",
 		Short: "Check that a receipt is genuine, and what it says",
@@ -46,7 +46,7 @@ The key is that of your own server on this machine unless --key gives another. G
 by a way you trust, and not with the receipt.`,
 		Example: `  sandbox-run receipt verify receipt.json
   sandbox-run receipt verify receipt.json --key server.pem --result result.json --request body.json`,
-		Args: takeNames("file", 1, 1),
+		Args: requireNames("file", 1, 1),
 		RunE: func(_ *cobra.Command, files []string) error {
 			st, err := c.verifyReceipt(files[0], e)
 			var failed *notGenuine
@@ -57,9 +57,9 @@ by a way you trust, and not with the receipt.`,
 				c.Code = cli.CodeUnhealthy
 			}
 			if c.JSON {
-				return c.WriteJSON(receiptFindings(st, failed))
+				return c.WriteJSON(newReceiptReport(st, failed))
 			}
-			_, err = io.WriteString(c.Std.Out, receiptText(st, failed, c.Palette(c.Std.Out)))
+			_, err = io.WriteString(c.Std.Out, formatReceipt(st, failed, c.Palette(c.Std.Out)))
 			return err
 		},
 	}
@@ -79,7 +79,7 @@ type notGenuine struct{ errs []error }
 func (e *notGenuine) Error() string { return errors.Join(e.errs...).Error() }
 
 // verifyReceipt returns the statement where the signature holds, even if something else does not.
-func (c *commands) verifyReceipt(file string, e evidence) (*receipt.Statement, error) {
+func (c *commands) verifyReceipt(file string, e receiptInputs) (*receipt.Statement, error) {
 	text, err := c.readDocument(file)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ type receiptReport struct {
 	Statement *receipt.Statement `json:"statement,omitempty"`
 }
 
-func receiptFindings(st *receipt.Statement, failed *notGenuine) receiptReport {
+func newReceiptReport(st *receipt.Statement, failed *notGenuine) receiptReport {
 	r := receiptReport{OK: failed == nil, Faults: []string{}, Statement: st}
 	if failed != nil {
 		for _, err := range failed.errs {
@@ -188,17 +188,17 @@ func receiptFindings(st *receipt.Statement, failed *notGenuine) receiptReport {
 	return r
 }
 
-// receiptText is the findings for people.
-func receiptText(st *receipt.Statement, failed *notGenuine, paint cli.Palette) string {
+// formatReceipt is the findings for people.
+func formatReceipt(st *receipt.Statement, failed *notGenuine, paint cli.Palette) string {
 	var b strings.Builder
 	if st != nil {
-		for _, line := range receiptLines(st) {
+		for _, line := range listReceiptFields(st) {
 			if line[1] != "" {
 				fmt.Fprintf(&b, "%-10s %s\n", line[0], cli.EscapeLine(line[1]))
 			}
 		}
 	}
-	report := receiptFindings(st, failed)
+	report := newReceiptReport(st, failed)
 	for _, f := range report.Faults {
 		b.WriteString(cli.EscapeLine(f) + "\n")
 	}
@@ -210,7 +210,7 @@ func receiptText(st *receipt.Statement, failed *notGenuine, paint cli.Palette) s
 	return b.String()
 }
 
-func receiptLines(st *receipt.Statement) [][2]string {
+func listReceiptFields(st *receipt.Statement) [][2]string {
 	ended := fmt.Sprintf("%s, exit code %d", st.Verdict, st.ExitCode)
 	if st.Signal != "" {
 		ended += ", " + st.Signal

@@ -59,19 +59,19 @@ func (c *commands) serveCommand() (*cobra.Command, *serveOptions) {
 	o := &serveOptions{}
 	cmd := &cobra.Command{
 		Use: "serve [flags]", Long: serveLong, Example: serveExample,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.serve(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runServer(cmd, o) },
 	}
 	cli.FlagGroups{
-		{Title: "Where it is reached", Add: o.reachFlags}, {Title: "What sandboxes are made by", Add: o.makerFlags},
-		{Title: "What requests may ask for at the most", Add: o.ceilingFlags},
-		{Title: "What of this machine they may have", Add: o.allowFlags}, {Title: "How much at a time", Add: o.loadFlags},
-		{Title: "What is made ready beforehand", Add: o.warmFlags},
-		{Title: "What is kept", Add: o.keepFlags}, {Title: "Running it", Add: func(fs *pflag.FlagSet) { o.runFlags(fs, c) }},
+		{Title: "Where it is reached", Add: o.addReachFlags}, {Title: "What sandboxes are made by", Add: o.addMakerFlags},
+		{Title: "What requests may ask for at the most", Add: o.addCeilingFlags},
+		{Title: "What of this machine they may have", Add: o.addAllowFlags}, {Title: "How much at a time", Add: o.addLoadFlags},
+		{Title: "What is made ready beforehand", Add: o.addWarmFlags},
+		{Title: "What is kept", Add: o.addKeepFlags}, {Title: "Running it", Add: func(fs *pflag.FlagSet) { o.addRunFlags(fs, c) }},
 	}.AddTo(cmd)
 	return cmd, o
 }
 
-func (o *serveOptions) reachFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addReachFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	fs.Var(&cli.List{Into: &s.Listen}, "listen", "`address`: unix:///path, 127.0.0.1:8080; repeatable (default your own socket)")
 	fs.StringVar(&s.TLSCert, "tls-cert", "", "certificate `file`, PEM; read again when it changes")
@@ -84,7 +84,7 @@ func (o *serveOptions) reachFlags(fs *pflag.FlagSet) {
 	cli.AddParsed(fs, &s.MaxConnections, "max-connections", "4096", "`number` of TCP connections at a time", cli.ReadCount)
 }
 
-func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addMakerFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	fs.StringVar(&s.Backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...),
 		", "))
@@ -96,7 +96,7 @@ func (o *serveOptions) makerFlags(fs *pflag.FlagSet) {
 		"least `tier` that a request may accept: process, namespace, container, gvisor, microvm", sandbox.ParseTier)
 }
 
-func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addCeilingFlags(fs *pflag.FlagSet) {
 	run, compile := sandbox.DefaultCeilings()
 	for _, row := range sandbox.AllLimits() {
 		if !row.NoCeiling {
@@ -107,7 +107,7 @@ func (o *serveOptions) ceilingFlags(fs *pflag.FlagSet) {
 	cli.AddParsed(fs, &o.settings.MaxBody, "max-body", "32m", "`size` of a request", cli.ReadSize)
 }
 
-func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addAllowFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	fs.Var(&cli.List{Into: &s.Volumes}, "allow-volume", "`directory` that volumes may show, with all in it; repeatable")
 	fs.BoolVar(&s.WritableVolumes, "allow-writable-volumes", false, "let them be writable")
@@ -124,7 +124,7 @@ func (o *serveOptions) allowFlags(fs *pflag.FlagSet) {
 	fs.Var(&cli.List{Into: &s.WebhookHosts}, "webhook-host", "`host` or prefix that may be private or plain http; repeatable")
 }
 
-func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addLoadFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	cli.AddParsed(fs, &s.PromiseCPUs, "promise-cpus", "", "`cores` that runs may have together (default four times those of this machine)",
 		cli.ReadCores)
@@ -139,7 +139,7 @@ func (o *serveOptions) loadFlags(fs *pflag.FlagSet) {
 	cli.AddParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not hold up", cli.ReadCount)
 }
 
-func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addWarmFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	fs.Var(&cli.List{Into: &s.Warm, Commas: true}, "warm",
 		"languages to make ready at the start: `names` with commas (default as they are asked for)")
@@ -150,7 +150,7 @@ func (o *serveOptions) warmFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.NoWarm, "no-warm", false, "start everything cold")
 }
 
-func (o *serveOptions) keepFlags(fs *pflag.FlagSet) {
+func (o *serveOptions) addKeepFlags(fs *pflag.FlagSet) {
 	s := &o.settings
 	fs.StringVar(&s.Dir, "dir", "", "`directory` for runs that were accepted and their results (default below $XDG_STATE_HOME)")
 	cli.AddParsed(fs, &s.KeepFor, "keep", "1h", "`time` for which finished runs are kept", cli.ReadDuration)
@@ -161,7 +161,7 @@ func (o *serveOptions) keepFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.AuditLog, "audit-log", "", "write a line on every run to this `file` instead of your own log; off: nowhere")
 }
 
-func (o *serveOptions) runFlags(fs *pflag.FlagSet, c *commands) {
+func (o *serveOptions) addRunFlags(fs *pflag.FlagSet, c *commands) {
 	s := &o.settings
 	fs.StringVar(&o.config, "config", "", "`file` of settings, YAML or JSON")
 	fs.BoolVar(&o.check, "check", false, "say what is wrong with the settings, or what they come to; serve nothing")
@@ -204,12 +204,12 @@ func (o *serveOptions) complete(flags *pflag.FlagSet) error {
 	return s.Check()
 }
 
-func (c *commands) serve(cmd *cobra.Command, o *serveOptions) error {
+func (c *commands) runServer(cmd *cobra.Command, o *serveOptions) error {
 	if err := o.complete(cmd.Flags()); err != nil {
 		return cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 	}
 	with := serve.Options{
-		Settings: &o.settings, Again: func() (*operator.Settings, error) { return c.readAgain(cmd.Root()) },
+		Settings: &o.settings, Again: func() (*operator.Settings, error) { return c.reloadSettings(cmd.Root()) },
 		Version: cli.Version(debug.ReadBuildInfo()), Err: c.Std.Err, Exit: os.Exit,
 	}
 	if !o.check {
@@ -226,12 +226,12 @@ func (c *commands) serve(cmd *cobra.Command, o *serveOptions) error {
 	if c.JSON {
 		return c.WriteJSON(report)
 	}
-	_, err = fmt.Fprint(c.Std.Out, cli.EscapeText(checkText(report)))
+	_, err = fmt.Fprint(c.Std.Out, cli.EscapeText(formatCheck(report)))
 	return err
 }
 
-// readAgain reads the command line, the environment and the file as they are now.
-func (c *commands) readAgain(root *cobra.Command) (*operator.Settings, error) {
+// reloadSettings reads the command line, the environment and the file as they are now.
+func (c *commands) reloadSettings(root *cobra.Command) (*operator.Settings, error) {
 	_, rest, err := root.Find(c.Args)
 	if err != nil {
 		return nil, err
@@ -249,8 +249,8 @@ func (c *commands) readAgain(root *cobra.Command) (*operator.Settings, error) {
 	return &o.settings, nil
 }
 
-// checkText is what serve --check says.
-func checkText(r *serve.Report) string {
+// formatCheck is what serve --check says.
+func formatCheck(r *serve.Report) string {
 	var b strings.Builder
 	for _, a := range r.Listen {
 		how := "for this user and root"

@@ -57,7 +57,7 @@ func (c *commands) newTemplateList() *cobra.Command {
 					Templates []template.Info `json:"templates"`
 				}{found})
 			}
-			_, err = fmt.Fprint(c.Std.Out, cli.EscapeText(templateTable(found)))
+			_, err = fmt.Fprint(c.Std.Out, cli.EscapeText(formatTemplates(found)))
 			return err
 		},
 	}
@@ -66,7 +66,7 @@ func (c *commands) newTemplateList() *cobra.Command {
 	return cmd
 }
 
-func templateTable(found []template.Info) string {
+func formatTemplates(found []template.Info) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-16s %-11s %s\n", "NAME", "LANGUAGE", "DESCRIPTION")
 	for _, t := range found {
@@ -91,7 +91,7 @@ func (c *commands) newTemplateShow() *cobra.Command {
 		Use:     "show NAME [flags]",
 		Short:   "Show a template's variables and text",
 		Example: "  sandbox-run template show stdio --lang rust",
-		Args:    oneTemplate,
+		Args:    requireOneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {
 			store, err := templateStore(dir)
 			if err != nil {
@@ -127,7 +127,7 @@ func (c *commands) newTemplateNew() *cobra.Command {
 		Use:     "new NAME --lang LANGUAGE [flags]",
 		Short:   "Write a commented template to start from",
 		Example: "  sandbox-run template new greeting --lang python",
-		Args:    oneTemplate,
+		Args:    requireOneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {
 			into, err := templateDir(dir)
 			if err != nil {
@@ -146,8 +146,8 @@ func (c *commands) newTemplateNew() *cobra.Command {
 	return cmd
 }
 
-// oneTemplate is for commands that take the name of a template.
-func oneTemplate(cmd *cobra.Command, args []string) error {
+// requireOneTemplate is for commands that take the name of a template.
+func requireOneTemplate(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}

@@ -47,7 +47,7 @@ last used, and by which process they are used now.`,
 			t := c.NewTable(c.Std.Out, "NAME", ">SIZE", ">CAP", ">FILES", "LAST USED", "IN USE BY")
 			for _, i := range infos {
 				if err := t.Add(i.Name, atLeast(i, i.Usage.Bytes.String()), i.Cap.String(), atLeast(i, strconv.Itoa(i.Usage.Inodes)),
-					moment(i.LastUsed), user(i)); err != nil {
+					formatTime(i.LastUsed), describeUser(i)); err != nil {
 					return err
 				}
 			}
@@ -64,7 +64,7 @@ func (c *commands) newWorkspaceShow() *cobra.Command {
 		Short:   "Say what is known of a workspace",
 		Long:    "Says what is known of a workspace: where it is, what it holds and may hold, who uses it.",
 		Example: "  sandbox-run workspace show mine\n  sandbox-run workspace show --json mine",
-		Args:    takeNames("workspace", 1, 1),
+		Args:    requireNames("workspace", 1, 1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			i, err := workspace.Show(cmd.Context(), "", names[0])
 			if err != nil {
@@ -82,9 +82,9 @@ func (c *commands) newWorkspaceShow() *cobra.Command {
 				{"path", i.Path},
 				{"size", fmt.Sprintf("%s of at most %s (%s)", atLeast(i, i.Usage.Bytes.String()), i.Cap, state)},
 				{"files", fmt.Sprintf("%s of at most %d (%s)", atLeast(i, strconv.Itoa(i.Usage.Inodes)), i.Inodes, state)},
-				{"made", moment(i.Created)},
-				{"last used", moment(i.LastUsed)},
-				{"in use by", user(i)},
+				{"made", formatTime(i.Created)},
+				{"last used", formatTime(i.LastUsed)},
+				{"in use by", describeUser(i)},
 			})
 		},
 	}
@@ -106,7 +106,7 @@ func (c *commands) newWorkspaceRemove() *cobra.Command {
 		Long: `Removes workspaces and all that is in them. One that is in use is refused. All that can
 be removed is, whatever becomes of the others.`,
 		Example: "  sandbox-run workspace rm mine\n  sandbox-run workspace rm one two",
-		Args:    takeNames("workspace", 1, -1),
+		Args:    requireNames("workspace", 1, -1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			report := []removed{}
 			return c.forEach(names, func(name string) error {
@@ -141,14 +141,14 @@ func atLeast(i workspace.Info, figure string) string {
 	return figure
 }
 
-func moment(t time.Time) string {
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
 	return t.Local().Format(time.DateTime)
 }
 
-func user(i workspace.Info) string {
+func describeUser(i workspace.Info) string {
 	switch {
 	case !i.Locked:
 		return "no process"

@@ -31,10 +31,10 @@ a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
 		Example: `  docker save python:3.13-slim | sandbox-run image import -
   sandbox-run image import layout/ --name mine:1
   sandbox-run image import rootfs.tar.gz --name mine`,
-		Args: takeNames("file", 1, 1),
+		Args: requireNames("file", 1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			o.Names = names.Values
-			images, err := c.importFrom(args[0], o, quiet)
+			images, err := c.importImages(args[0], o, quiet)
 			if err != nil {
 				return err
 			}
@@ -42,20 +42,20 @@ a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
 				return c.WriteJSON(images)
 			}
 			for _, i := range images {
-				c.announce(i)
+				c.printImage(i)
 			}
 			return nil
 		},
 	}
 	cmd.Flags().Var(&names, "name", "`name` it is to have, instead of those in the archive; repeatable")
-	platformFlag(cmd.Flags(), &o.Platform)
+	addPlatformFlag(cmd.Flags(), &o.Platform)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the images as one JSON document")
 	return cmd
 }
 
 // announce says which image has come in, and under which names.
-func (c *commands) announce(i *image.Image) {
+func (c *commands) printImage(i *image.Image) {
 	names := make([]string, 0, len(i.Names))
 	for _, name := range i.Names {
 		names = append(names, image.Familiar(name))
@@ -66,7 +66,7 @@ func (c *commands) announce(i *image.Image) {
 	fmt.Fprintf(c.Std.Out, "%s  %s  %s\n", cli.EscapeLine(strings.Join(names, ", ")), shortID(i.ID), sandbox.Size(i.Size))
 }
 
-func (c *commands) importFrom(path string, o image.ImportOptions, quiet bool) ([]*image.Image, error) {
+func (c *commands) importImages(path string, o image.ImportOptions, quiet bool) ([]*image.Image, error) {
 	if path == cli.StdinName {
 		if cli.IsTerminal(c.Std.In) {
 			return nil, sandbox.Invalid("import", "standard input is a terminal, and no archive; try: docker save IMAGE | sandbox-run image import -")
@@ -79,12 +79,12 @@ func (c *commands) importFrom(path string, o image.ImportOptions, quiet bool) ([
 		return nil, err
 	}
 	var wait *cli.Progress
-	if cli.DrawsOn(c.Std.Err) && !quiet {
+	if cli.CanRedraw(c.Std.Err) && !quiet {
 		wait = &cli.Progress{To: c.Std.Err}
 	}
 	wait.Start("importing")
 	defer wait.End()
-	return interruptible(func(ctx context.Context) ([]*image.Image, error) {
+	return runInterruptible(func(ctx context.Context) ([]*image.Image, error) {
 		if path == cli.StdinName {
 			return store.Import(ctx, c.Std.In, o)
 		}
@@ -112,12 +112,12 @@ layout without an archive around it.`,
 		Example: `  sandbox-run image export mine -o mine.tar
   sandbox-run image export --format docker mine | docker load
   sandbox-run image export mine -o layout/`,
-		Args: takeNames("image", 1, -1),
+		Args: requireNames("image", 1, -1),
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			if err := cli.CheckNotEmpty(cmd.Flags(), "output"); err != nil {
 				return cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 			}
-			report, err := c.export(refs, output, format)
+			report, err := c.exportImages(refs, output, format)
 			switch {
 			case errors.Is(err, syscall.EPIPE) && report == nil:
 				c.Code = cli.CodeBrokenPipe // the reader is gone
@@ -147,7 +147,7 @@ layout without an archive around it.`,
 	return cmd
 }
 
-func (c *commands) export(refs []string, output string, format image.Format) (*exported, error) {
+func (c *commands) exportImages(refs []string, output string, format image.Format) (*exported, error) {
 	report := &exported{Images: refs, Format: format, Path: output}
 	if output == "" || output == cli.StdinName {
 		report.Path = cli.StdinName
@@ -167,7 +167,7 @@ func (c *commands) export(refs []string, output string, format image.Format) (*e
 	if err != nil {
 		return nil, err
 	}
-	return interruptible(func(ctx context.Context) (*exported, error) {
+	return runInterruptible(func(ctx context.Context) (*exported, error) {
 		if report.Path == cli.StdinName {
 			if err := store.Export(ctx, refs, c.Std.Out, format); err != nil {
 				return nil, err
@@ -180,7 +180,7 @@ func (c *commands) export(refs []string, output string, format image.Format) (*e
 			}
 			return report, store.ExportDir(ctx, refs, dir)
 		}
-		report.Bytes, err = writeWhole(output, func(w io.Writer) error { return store.Export(ctx, refs, w, format) })
+		report.Bytes, err = writeFileAtomically(output, func(w io.Writer) error { return store.Export(ctx, refs, w, format) })
 		return report, err
 	})
 }
@@ -195,8 +195,8 @@ func asDirectory(path string) (string, bool) {
 	return path, err == nil && st.IsDir()
 }
 
-// writeWhole makes a file, or leaves the one that is there as it is: half of one is never seen.
-func writeWhole(path string, write func(io.Writer) error) (size int64, err error) {
+// writeFileAtomically makes a file, or leaves the one that is there as it is: half of one is never seen.
+func writeFileAtomically(path string, write func(io.Writer) error) (size int64, err error) {
 	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // a device, a pipe: it is what it is
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {

@@ -30,12 +30,12 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 		return strings.Join(p.Lines, "\n")
 	}
 	first, second := b.add("aaaaaaaaaaaa", 100<<20), b.add("bbbbbbbbbbbb", 0)
-	second.say("waiting")
+	second.setText("waiting")
 	if got := draw(false); !strings.Contains(got, "aaaaaaaaaaaa   [........................]   0%        0 B of 100.0 MiB\nbbbbbbbbbbbb   waiting") {
 		t.Errorf("at first:\n%s", got)
 	}
-	first.at(50<<20, 100<<20)
-	second.at(5<<10, 0)
+	first.setProgress(50<<20, 100<<20)
+	second.setProgress(5<<10, 0)
 	if got := draw(false); !strings.Contains(got, "[############............]  50%   50.0 MiB of 100.0 MiB\nbbbbbbbbbbbb   5.0 KiB") || strings.Count(got, "\n") != 2 {
 		t.Errorf("half way:\n%s", got)
 	}
@@ -47,9 +47,9 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 	p.Narrow(20)
 	draw(false)
 	p.Cols = 200
-	first.end("done")
-	first.end("failed")
-	second.end("already here")
+	first.finish("done")
+	first.finish("failed")
+	second.finish("already here")
 	const want = "$ sandbox-run image \npull x\naaaaaaaaaaaa   done, 100 MiB\nbbbbbbbbbbbb   already here, 5 KiB"
 	if got := draw(true); got != want {
 		t.Errorf("in the end:\n%q\nwant\n%q", got, want)
@@ -77,7 +77,7 @@ func TestBarsOnASmallTerminal(t *testing.T) {
 		if i < 7 && !strings.HasPrefix(p.Lines[0], one.name) {
 			t.Errorf("%q, want %s first", p.Lines, one.name)
 		}
-		one.end("done")
+		one.finish("done")
 	}
 	b.redraw(true)
 	p.Write(t, out.String())
@@ -94,18 +94,18 @@ func TestBarsElsewhere(t *testing.T) {
 	var out bytes.Buffer
 	b := &bars{to: &out, lines: true}
 	one := b.add("evil\x1b[2J\n", 2048)
-	one.at(1024, 2048)
+	one.setProgress(1024, 2048)
 	if out.Len() > 0 {
 		t.Errorf("too early: %q", out.String())
 	}
-	one.end("done")
+	one.finish("done")
 	b.end()
 	if got := out.String(); got != "evil\\x1b[2J\\n  done, 2 KiB\n" {
 		t.Errorf("%q", got)
 	}
 	out.Reset()
 	quiet := &bars{to: &out}
-	quiet.add("x", 1).end("done")
+	quiet.add("x", 1).finish("done")
 	quiet.end()
 	if out.Len() > 0 {
 		t.Errorf("quiet: %q", out.String())
@@ -124,10 +124,10 @@ func TestBarsFromMany(t *testing.T) {
 		all.Go(func() {
 			one := b.add("layer"+strconv.Itoa(i), 100)
 			for n := range int64(100) {
-				one.at(n+1, 100)
+				one.setProgress(n+1, 100)
 				time.Sleep(time.Millisecond)
 			}
-			one.end("done")
+			one.finish("done")
 		})
 	}
 	all.Wait()

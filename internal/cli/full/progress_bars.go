@@ -34,7 +34,7 @@ type bar struct {
 	done    int64
 	began   time.Time
 	resumed int64  // of done: what was there before it began
-	saying  string // in place of figures
+	text    string // in place of figures
 	verdict string // what became of it; empty while it is under way
 	whole   bool   // that it is all here
 }
@@ -52,7 +52,7 @@ const (
 // newBars shows progress on stderr. The caller ends them.
 func (c *commands) newBars(quiet bool) *bars {
 	b := &bars{to: c.Std.Err, lines: !quiet && !c.JSON}
-	if cli.DrawsOn(c.Std.Err) && !quiet {
+	if cli.CanRedraw(c.Std.Err) && !quiet {
 		b.size = func() (rows, cols int) {
 			size := cli.TerminalSize(c.Std.Err)
 			return int(size.Rows), int(size.Cols)
@@ -73,36 +73,36 @@ func (b *bars) add(name string, total int64) *bar {
 }
 
 // at says how far it has come. The first word on it is where it goes on from.
-func (one *bar) at(done, total int64) {
+func (one *bar) setProgress(done, total int64) {
 	one.of.mu.Lock()
 	defer one.of.mu.Unlock()
 	if one.done == 0 {
 		one.resumed, one.began = done, time.Now()
 	}
-	one.done, one.total, one.saying = done, max(total, one.total), ""
+	one.done, one.total, one.text = done, max(total, one.total), ""
 }
 
 // say shows a word in place of figures, until there are new ones.
-func (one *bar) say(what string) {
+func (one *bar) setText(what string) {
 	one.of.mu.Lock()
 	defer one.of.mu.Unlock()
-	one.saying = cli.EscapeLine(what)
+	one.text = cli.EscapeLine(what)
 }
 
 // says reports whether that is what it says.
-func (one *bar) says(what string) bool {
+func (one *bar) hasText(what string) bool {
 	one.of.mu.Lock()
 	defer one.of.mu.Unlock()
-	return one.saying == what
+	return one.text == what
 }
 
 // end says that it is all here, and how; only the first word on what became of it counts.
-func (one *bar) end(verdict string) { one.conclude(verdict, true) }
+func (one *bar) finish(verdict string) { one.setVerdict(verdict, true) }
 
 // drop ends what has come no further; a reader who only hears of what is finished does not hear of it.
-func (one *bar) drop(verdict string) { one.conclude(verdict, false) }
+func (one *bar) abandon(verdict string) { one.setVerdict(verdict, false) }
 
-func (one *bar) conclude(verdict string, whole bool) {
+func (one *bar) setVerdict(verdict string, whole bool) {
 	b := one.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -112,7 +112,7 @@ func (one *bar) conclude(verdict string, whole bool) {
 	one.verdict, one.whole = verdict, whole
 	if b.size == nil && b.lines && whole {
 		// A reader that is gone is noticed when the result is written.
-		fmt.Fprintln(b.to, strings.TrimRight(one.text(barWidth, time.Now()), " "))
+		fmt.Fprintln(b.to, strings.TrimRight(one.formatLine(barWidth, time.Now()), " "))
 	}
 }
 
@@ -158,7 +158,7 @@ func (b *bars) redraw(last bool) {
 	if up > 0 {
 		fmt.Fprintf(&out, moveUp, min(up, rows-1))
 	}
-	shown := b.visible(rows-spareRows, last)
+	shown := b.selectVisible(rows-spareRows, last)
 	b.drawn = b.drawn[:0]
 	for _, line := range b.render(shown, cols-1) {
 		b.drawn = append(b.drawn, utf8.RuneCountInString(line))
@@ -170,7 +170,7 @@ func (b *bars) redraw(last bool) {
 
 // visible picks what there is room for: what is under way comes first. The last time everything is shown that was begun; it may
 // scroll.
-func (b *bars) visible(room int, last bool) []*bar {
+func (b *bars) selectVisible(room int, last bool) []*bar {
 	if len(b.all) <= room {
 		return b.all
 	}
@@ -189,11 +189,11 @@ func (b *bars) render(shown []*bar, width int) []string {
 	now := time.Now()
 	lines := make([]string, 0, len(shown)+1)
 	for _, one := range shown {
-		line := one.text(barWidth, now)
+		line := one.formatLine(barWidth, now)
 		if utf8.RuneCountInString(line) > width { // a bar says less than the figures
-			line = one.text(0, now)
+			line = one.formatLine(0, now)
 		}
-		lines = append(lines, cut(line, width))
+		lines = append(lines, truncate(line, width))
 	}
 	if hidden := len(b.all) - len(shown); hidden > 0 {
 		sized, ended := 0, 0 // what has no size is what the others are parts of
@@ -205,13 +205,13 @@ func (b *bars) render(shown []*bar, width int) []string {
 				}
 			}
 		}
-		lines = append(lines, cut(fmt.Sprintf("… %d more; %d of %d finished", hidden, ended, sized), width))
+		lines = append(lines, truncate(fmt.Sprintf("… %d more; %d of %d finished", hidden, ended, sized), width))
 	}
 	return lines
 }
 
 // text is a line of its own, with a bar so wide.
-func (one *bar) text(width int, now time.Time) string {
+func (one *bar) formatLine(width int, now time.Time) string {
 	name := fmt.Sprintf("%-*s ", nameWidth, one.name)
 	if one.verdict != "" {
 		text := name + one.verdict
@@ -220,30 +220,30 @@ func (one *bar) text(width int, now time.Time) string {
 		case one.whole:
 			text += ", " + size.String()
 		default:
-			text += ", " + figure(one.done) + " of " + figure(int64(size))
+			text += ", " + formatSize(one.done) + " of " + formatSize(int64(size))
 		}
 		return text
 	}
 	switch {
-	case one.saying != "":
-		return name + one.saying
+	case one.text != "":
+		return name + one.text
 	case one.total <= 0:
-		return name + figure(one.done)
+		return name + formatSize(one.done)
 	}
 	done := min(one.done, one.total)
 	if width > 0 {
 		full := int(int64(width) * done / one.total)
 		name += "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 	}
-	text := fmt.Sprintf("%s%3d%%  %9s of %-9s", name, 100*done/one.total, figure(done), figure(one.total))
+	text := fmt.Sprintf("%s%3d%%  %9s of %-9s", name, 100*done/one.total, formatSize(done), formatSize(one.total))
 	if took := now.Sub(one.began); took > time.Second && one.done > one.resumed {
-		text += "  " + figure(int64(float64(one.done-one.resumed)/took.Seconds())) + "/s"
+		text += "  " + formatSize(int64(float64(one.done-one.resumed)/took.Seconds())) + "/s"
 	}
 	return strings.TrimRight(text, " ")
 }
 
 // figure is a size that does not jump about while it grows: always one digit after the point.
-func figure(n int64) string {
+func formatSize(n int64) string {
 	for _, u := range []struct {
 		unit sandbox.Size
 		name string
@@ -256,7 +256,7 @@ func figure(n int64) string {
 }
 
 // cut shortens text to so many characters.
-func cut(text string, width int) string {
+func truncate(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
 	}
