@@ -9,15 +9,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Full is what the full executable has for the commands of the thin one, which does not link it (D10). Its own commands it adds with
-// Implement.
+// Full has the functions of the full executable for commands of this package; the thin executable does not link them (D10). Commands of
+// the full executable are added with Implement.
 type Full struct {
-	// Web makes the transport to a server that has an address.
+	// Web makes the transport to a server at an http or https address.
 	Web func(address, key, caFile string) (client.Transport, error)
-	// CollectBuilds finds what image builds that were killed have left and, unless dryRun, removes it.
+	// CollectBuilds finds the leftovers of killed image builds and, unless dryRun, removes them.
 	CollectBuilds func(ctx context.Context, dryRun bool) ([]sandbox.Residue, error)
-	// Attack carries out the attack suite for doctor --attack, and writes the results. A breach is in the exit code.
+	// Attack runs the attack suite for doctor --attack and prints the report. A breach sets c.Code.
 	Attack func(c *Invocation, backend, runtime, image string) error
-	// Complete adds the values of flags and arguments to the command tree, for shells.
+	// Complete adds the completions of flag values and arguments to the command tree.
 	Complete func(root *cobra.Command)
 }
