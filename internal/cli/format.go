@@ -140,7 +140,7 @@ type lastLine struct {
 // writeLine writes one event of a stream as one line, unbuffered.
 func (c *Invocation) writeLine(doc any) error { return c.encode(doc, "") }
 
-// WriteJSON writes one document to stdout: a line for programs, indentText for people.
+// WriteJSON writes one document to standard output: indented on a terminal, otherwise as one line.
 func (c *Invocation) WriteJSON(doc any) error {
 	if IsTerminal(c.Std.Out) {
 		return c.encode(doc, "  ")

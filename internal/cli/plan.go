@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// printPlan says what would be done.
+// printPlan prints the plan of --dry-run.
 func (c *Invocation) printPlan(p *executor.Plan, backend string) error {
 	if c.format != FormatText {
 		return c.writeResult(withDefaults(p))
@@ -21,7 +21,7 @@ func (c *Invocation) printPlan(p *executor.Plan, backend string) error {
 	return err
 }
 
-// withDefaults is a plan in which nothing is left to be known by heart: defaults stand where they will hold.
+// withDefaults returns a copy of the plan with the defaults in place of empty fields.
 func withDefaults(p *executor.Plan) *executor.Plan {
 	whole := *p
 	s := &whole.Spec
@@ -45,7 +45,7 @@ func withDefaults(p *executor.Plan) *executor.Plan {
 	return &whole
 }
 
-// planColumn is where the second column of a plan begins.
+// planColumn is the position of the second column of a plan.
 const planColumn = 13
 
 func formatPlan(p *executor.Plan, backend string) string {
@@ -110,7 +110,7 @@ func formatPlan(p *executor.Plan, backend string) string {
 	return b.String()
 }
 
-// maxListed is how many files a person wants to read; JSON has all.
+// maxListed is how many files the text of a plan lists; JSON has all.
 const maxListed = 20
 
 func writePhase(b *strings.Builder, row func(string, string, ...any), s *sandbox.Spec, phase *executor.Phase) {
@@ -142,7 +142,7 @@ func formatLimits(l sandbox.Limits) string {
 		fmt.Sprintf("%d processes", l.Processes), l.Disk.String()+" of disk"), ", ")
 }
 
-// quoteShell writes a command so that a shell would read it again.
+// quoteShell quotes a command for a shell.
 func quoteShell(args []string) string {
 	words := make([]string, len(args))
 	for i, a := range args {

@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// source is the code to run, wherever it was given, and what goes with it.
+// source is the code to run with its arguments and its input.
 type source struct {
 	code, name string
 	files      []executor.File
@@ -30,19 +30,19 @@ type source struct {
 	variables  *templateVariables // nil without a template
 }
 
-// StdinName is how standard input is called on a command line.
+// StdinName is the name of standard input on a command line.
 const StdinName = "-"
 
-// maxSource bounds one file of code: a larger one is data.
+// maxSource is the maximum size of one file of code.
 const maxSource = 16 << 20
 
-// errNoCode: standard input was to be the code, and there was none.
+// errNoCode is the error of an empty standard input that should contain the code.
 var errNoCode = &sandbox.Error{
 	Op: "standard input", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code in it"),
 	Hint: `sandbox-run --lang python --code 'print("hello")'`,
 }
 
-// readProgram finds the code and reads it.
+// readProgram reads the code, the template and the program's arguments into o.program.
 func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []string) error {
 	words, rest := args, []string(nil)
 	if n := cmd.Flags().ArgsLenAtDash(); n >= 0 {
@@ -64,18 +64,18 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 	s := o.program
 	s.variables = fill
 	s.args = append(append([]string(nil), words...), rest...)
-	// A terminal from which we may not read would stop us.
+	// A background process that reads from the terminal is stopped.
 	if !fromStdin && (!IsTerminal(c.Std.In) || isForeground(c.Std.In)) {
 		s.stdin = c.Std.In
 	}
 	return nil
 }
 
-// readSource reads the code from the one place that was named, and returns the words that are left.
+// readSource reads the code from the one source that is given, and returns the remaining words.
 func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []string) (left []string, fromStdin bool, err error) {
 	flags, s := cmd.Flags(), o.program
 	fromCode, fromFiles := flags.Changed("code"), len(o.files.Values) > 0
-	// A variable is for when nothing is given.
+	// Variables count only if no source is on the command line.
 	if len(words) > 0 || isOnCommandLine(flags, "code") || isOnCommandLine(flags, "file") {
 		fromCode, fromFiles = isOnCommandLine(flags, "code"), isOnCommandLine(flags, "file")
 	}
@@ -100,15 +100,17 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 		return nil, true, s.readStdin(c.Std.In)
 	case words[0] == StdinName:
 		return words[1:], true, s.readStdin(c.Std.In)
-	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
-		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + nearestDirectory(words[0])}
+	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command has such a name
+		return nil, false, &sandbox.Error{
+			Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + nearestDirectory(words[0]),
+		}
 	case !pathExists(words[0]):
 		return nil, false, unknownWordError(cmd, commandOrFile, words[0])
 	}
 	return words[1:], false, s.readPath(words[0])
 }
 
-// nearestDirectory is where to look for a file that is not there.
+// nearestDirectory returns the closest directory above the file that exists.
 func nearestDirectory(name string) string {
 	dir := filepath.Dir(name)
 	for !pathExists(dir) {
@@ -117,7 +119,7 @@ func nearestDirectory(name string) string {
 	return dir
 }
 
-// exists reports whether there is something of that name, readable or not.
+// pathExists reports whether the path exists, readable or not.
 func pathExists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil || !errors.Is(err, os.ErrNotExist)
@@ -135,9 +137,9 @@ func (s *source) readStdin(in *os.File) error {
 	return nil
 }
 
-// readPath reads the file or directory of that name.
+// readPath reads the code from a file or a directory.
 func (s *source) readPath(name string) error {
-	// A pipe without a writer is empty, and not waited for.
+	// O_NONBLOCK: opening a pipe without a writer must not block.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return unreadableError(name, err)
@@ -150,7 +152,7 @@ func (s *source) readPath(name string) error {
 	if st.IsDir() {
 		base := filepath.Base(absoluteName(name))
 		if s.files, err = readTree(name); err == nil && s.entry == "" && token.IsIdentifier(base) && isPythonPackage(s.files) {
-			// It may import itself by its name, as from where python -m finds it.
+			// The package may import itself by its name, as with python -m.
 			for i := range s.files {
 				s.files[i].Path = path.Join(base, s.files[i].Path)
 			}
@@ -164,8 +166,8 @@ func (s *source) readPath(name string) error {
 	if err := checkCode("read "+name, code); err != nil {
 		return err
 	}
-	if st.Mode().IsRegular() { // a pipe's name says nothing
-		// As a file and not as code: its name is what tracebacks show, and its mode what it is.
+	if st.Mode().IsRegular() {
+		// As a file and not as code: tracebacks show its name, and it keeps its mode.
 		s.files = []executor.File{{Path: filepath.Base(absoluteName(name)), Mode: st.Mode().Perm(), Data: []byte(code)}}
 		return nil
 	}
@@ -173,7 +175,7 @@ func (s *source) readPath(name string) error {
 	return nil
 }
 
-// isPythonPackage reports whether a directory is a package that can be started, and not one that holds such.
+// isPythonPackage reports whether the directory itself is a package that can be started.
 func isPythonPackage(files []executor.File) bool {
 	has := func(name string) bool {
 		return slices.ContainsFunc(files, func(f executor.File) bool { return f.Path == name })
@@ -181,7 +183,7 @@ func isPythonPackage(files []executor.File) bool {
 	return has("__init__.py") && has("__main__.py")
 }
 
-// readFiles reads several files into one directory. The first is what is started.
+// readFiles reads several files into one directory. The first is the entry.
 func (s *source) readFiles(names []string) error {
 	if len(names) == 1 {
 		return s.readPath(names[0])
@@ -241,12 +243,12 @@ func checkCode(op, code string) error {
 	return checkText(op, []byte(code))
 }
 
-// unreadableError is a path of the user's that can not be read.
+// unreadableError returns the error for a path that can not be read.
 func unreadableError(name string, err error) error {
 	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: plainPathError(err), Hint: "ls -ld " + name}
 }
 
-// absoluteName gives even . and .. a name.
+// absoluteName makes a path absolute, so that . and .. have a base name.
 func absoluteName(name string) string {
 	if abs, err := filepath.Abs(name); err == nil {
 		return abs
@@ -254,25 +256,24 @@ func absoluteName(name string) string {
 	return name
 }
 
-// What a directory may hold to be taken for a program.
+// The maximum size of a directory with a program.
 const (
 	maxTreeFiles = 50_000
 	maxTreeBytes = 256 * sandbox.MiB
 )
 
-// tree reads a directory without ever leaving it: a link that stays inside is read as what it leads to, any other is an
-// error that names it.
+// tree reads the files of a directory and never leaves it. It follows a link whose target is inside; any other link is an error.
 type tree struct {
 	root  *os.Root
-	name  string // of the directory, for messages
+	name  string // of the directory, in messages
 	files []executor.File
 	bytes sandbox.Size
-	above []fs.FileInfo // the directories we are in
-	// lazy: contents are read when they are put into the sandbox, and the directory stays open until then.
+	above []fs.FileInfo // the directories above the current file
+	// lazy: contents are read when they are copied into the sandbox; the directory stays open until then.
 	lazy bool
 }
 
-// readTree reads a program. It is in memory then: what is compiled is what was looked at.
+// readTree reads the program of a directory into memory. Later changes of the directory do not affect the run.
 func readTree(dir string) ([]executor.File, error) {
 	t := &tree{name: dir}
 	if err := t.readRoot(dir); err != nil {
@@ -296,7 +297,7 @@ func (t *tree) readRoot(dir string) (err error) {
 	return nil
 }
 
-// skipped are what version control keeps for itself.
+// isVersionControl reports whether a directory has the metadata of version control.
 func isVersionControl(name string) bool { return name == ".git" || name == ".hg" || name == ".svn" }
 
 func (t *tree) readDirectory(rel string) error {
@@ -370,7 +371,7 @@ func (t *tree) readFile(rel string) error {
 		if t.bytes += sandbox.Size(st.Size()); t.bytes > maxTreeBytes {
 			return t.tooLargeError("more than " + maxTreeBytes.String())
 		}
-		// It may grow while we read; no further than was counted.
+		// The file may grow meanwhile; no more than the counted size is read.
 		if file.Data, err = io.ReadAll(io.LimitReader(f, st.Size())); err != nil {
 			return t.pathError(rel, err)
 		}
@@ -379,7 +380,7 @@ func (t *tree) readFile(rel string) error {
 	return nil
 }
 
-// open never waits for the other end of a pipe that was put in the file's place.
+// openFile opens a file. It does not block if a pipe has replaced the file.
 func (t *tree) openFile(rel string) (*os.File, error) {
 	return t.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
@@ -395,7 +396,7 @@ func (t *tree) pathError(rel string, err error) error {
 	return &sandbox.Error{Op: "read " + filepath.Join(t.name, rel), Kind: sandbox.ErrInvalid, Err: plainPathError(err)}
 }
 
-// plainPathError leaves out the path, where we say it better.
+// plainPathError removes the path from an error, for callers that name the path themselves.
 func plainPathError(err error) error {
 	for {
 		var e *fs.PathError
@@ -406,7 +407,7 @@ func plainPathError(err error) error {
 	}
 }
 
-// readInput reads host[:dest]: files that the program finds in /workspace.
+// readInput parses host[:dest] and returns the files that are copied into /workspace.
 func readInput(text string) ([]executor.File, error) {
 	host, dest := splitHostPath(text)
 	if host == "" {
@@ -433,7 +434,7 @@ func readInput(text string) ([]executor.File, error) {
 			dest = path.Join(dest, filepath.Base(host))
 		}
 		return []executor.File{{Path: dest, Mode: st.Mode().Perm(), Open: func() (io.ReadCloser, error) {
-			return os.OpenFile(host, os.O_RDONLY|syscall.O_NONBLOCK, 0) // whatever has taken its place meanwhile
+			return os.OpenFile(host, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have replaced the file
 		}}}, nil
 	}
 	t := &tree{name: host, lazy: true}
@@ -446,7 +447,7 @@ func readInput(text string) ([]executor.File, error) {
 	return t.files, nil
 }
 
-// readSetup reads a file that lies in the working directory under its own name.
+// readSetup returns a file that is copied into the working directory under its base name.
 func readSetup(name string) (executor.File, error) {
 	files, err := readInput(name + ":" + filepath.Base(name))
 	if err != nil || len(files) != 1 {
@@ -455,7 +456,7 @@ func readSetup(name string) (executor.File, error) {
 	return files[0], nil
 }
 
-// splitHostPath splits host:inside at its last colon, unless the whole is the name of something.
+// splitHostPath splits host:dest at its last colon, unless the whole text is an existing path.
 func splitHostPath(text string) (first, second string) {
 	if pathExists(text) {
 		return text, ""

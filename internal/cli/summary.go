@@ -12,30 +12,30 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// outcome is what a summary tells besides a sandbox's result.
+// outcome has the parts of a summary that are not in the sandbox's result.
 type outcome struct {
-	noun    string // what was run: a command, a program
-	cause   error  // why it was cancelled, if it was
+	noun    string // "command" or "program"
+	cause   error  // why the run was cancelled; nil if it was not
 	phases  []executor.PhaseResult
 	machine sandbox.Machine
-	headed  bool     // a header has told of the walls
-	whole   bool     // everything was shown while it ran
-	wrote   []string // files that were brought back
-	lost    []string // files that were not, and why
+	headed  bool     // printHeader has shown the tier
+	whole   bool     // the output was printed while the program ran
+	wrote   []string // files that were copied out
+	lost    []string // files that were not copied out, with the reason
 }
 
-// cleanupNote begins the note on what could not be removed.
+// cleanupNote is the beginning of the note about leftovers.
 const cleanupNote = executor.CleanupNote
 
-// printSummary says on stderr what became of the run. A person gets a block; a file or pipe gets at
-// most a line for each thing that must not be overlooked.
+// printSummary prints the summary of a run to standard error. On a terminal it is a block; elsewhere printWarnings prints a line for each
+// important fact.
 func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	if !IsTerminal(c.Std.Err) {
 		c.printWarnings(r, s)
 		return
 	}
 	var signal SignalCause
-	if midLine || errors.As(s.cause, &signal) { // which was typed, as ^C
+	if midLine || errors.As(s.cause, &signal) { // the terminal has echoed ^C
 		fmt.Fprintln(c.Std.Err)
 	}
 	paint := c.Palette(c.Std.Err)
@@ -48,7 +48,7 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	}
 	for _, v := range r.Violations {
 		if v.Kind == sandbox.ViolationSyscall || repeatsVerdict(v, r.Verdict) {
-			continue // these come together below, and those are the verdict's own story
+			continue // describeRefused lists system calls, and whyEnded explains the verdict
 		}
 		text := v.Detail
 		switch {
@@ -75,7 +75,7 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	for _, f := range s.lost {
 		line("not taken", f)
 	}
-	// What would fix it is long, the same every time, and in doctor.
+	// Remedies are long and the same in every run: doctor prints them.
 	fixable := false
 	for _, g := range groupGaps(r.Isolation.Missing) {
 		line("weaker", fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason))
@@ -91,10 +91,10 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 
 const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
 
-// warn says to whoever reads a log what the exit code alone does not.
+// printWarnings prints to a log what the exit code does not show.
 func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 	for _, n := range r.Notes {
-		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
+		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) {
 			c.PrintMessage(n)
 		}
 	}
@@ -111,15 +111,15 @@ func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 	}
 }
 
-// explains reports whether a limit that was reached is what the verdict says already.
+// repeatsVerdict reports whether the violation is the one that the verdict names.
 func repeatsVerdict(v sandbox.Violation, verdict sandbox.Verdict) bool {
 	return v.Kind == verdict.Info().Violation
 }
 
-// maxRefused is how many kinds of refused calls a person is told of; JSON has all.
+// maxRefused is how many refused system calls a summary lists; JSON has all.
 const maxRefused = 8
 
-// refused tells in one line which system calls were refused, and how often.
+// describeRefused lists the refused system calls and how often each was refused.
 func describeRefused(violations []sandbox.Violation) string {
 	var calls []string
 	saturated := false
@@ -139,7 +139,7 @@ func describeRefused(violations []sandbox.Violation) string {
 	return text
 }
 
-// figures are the numbers of a run, most asked for first.
+// listFigures returns the numbers of a run for the first line of the summary.
 func listFigures(r *sandbox.Result, s *outcome) []string {
 	end := fmt.Sprintf("exit %d", r.Exit.Code)
 	if r.Exit.Signal != 0 {
@@ -167,18 +167,17 @@ func listFigures(r *sandbox.Result, s *outcome) []string {
 	return all
 }
 
-// tierText says how strong a sandbox is, and who made it.
+// tierText names the tier and the backend of a sandbox.
 func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i.Tier, i.Backend) }
 
-// whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
-// would have allowed more, it is named.
+// whyEnded explains an end that the program did not choose, and names the flag that allows more. It is empty for other ends.
 func (s *outcome) whyEnded(r *sandbox.Result) string {
-	who, flags := s.noun, "--"
+	subject, flags := s.noun, "--"
 	if r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError {
-		who, flags = "compiler", "--compile-"
+		subject, flags = "compiler", "--compile-"
 	}
 	info := r.Verdict.Info()
-	why := info.Explain(r, who, flags)
+	why := info.Explain(r, subject, flags)
 	switch r.Verdict {
 	case sandbox.VerdictMemoryLimit:
 		return why + s.suggestMemory(r.Limits.Memory)
@@ -203,8 +202,8 @@ func (s *outcome) whyEnded(r *sandbox.Result) string {
 	return why
 }
 
-// more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
-// knows; beyond what the machine has, no limit is of use.
+// suggestMemory suggests the next power of two as the memory limit, because the program's real need is unknown. It is empty if the
+// machine has less memory.
 func (s *outcome) suggestMemory(limit sandbox.Size) string {
 	next := sandbox.MiB
 	for next <= limit {
@@ -216,7 +215,7 @@ func (s *outcome) suggestMemory(limit sandbox.Size) string {
 	return " " + BriefSize(next)
 }
 
-// ShortTime keeps three figures: nobody reads more.
+// ShortTime formats a duration with three significant digits.
 func ShortTime(d time.Duration) string {
 	unit := time.Duration(1)
 	for unit*1000 <= d {
@@ -225,18 +224,20 @@ func ShortTime(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-// Palette colours text for a terminal, unless the user does not want that (no-color.org).
+// Palette colours text if it is true.
 type Palette bool
 
 const colourRed = "31"
 
-// When to use colour.
+// Values of --color.
 const (
 	ColourAuto   = "auto"
 	ColourAlways = "always"
 	ColourNever  = "never"
 )
 
+// Palette returns the palette for a file: --color decides or, with auto, whether the file is a terminal and NO_COLOR (no-color.org) is
+// not set.
 func (c *Invocation) Palette(f *os.File) Palette {
 	switch c.colour {
 	case ColourAlways:
