@@ -147,7 +147,7 @@ func (c *Invocation) runCommand(o *execOptions) error {
 	if err != nil {
 		return nameSignal(s.ctx, err)
 	}
-	defer release() // deferred before s.release is called: the sandbox is removed first
+	defer release() // after s.release below has removed the sandbox
 	id, err := s.manager.Create(s.ctx, o.spec)
 	if err != nil {
 		return errors.Join(nameSignal(s.ctx, err), o.recordRun(s.log, "", nil, err))

@@ -37,7 +37,7 @@ those of builds; gc is for machines on which no other run follows soon.`,
 		Example: "  sandbox-run gc --dry-run\n  sandbox-run gc",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.collectLeftovers(cmd.Context(), dryRun) },
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }

@@ -97,7 +97,7 @@ func (o *boxOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
 		ColourNever))
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary, and no reason if the program is ended")
 	fs.StringVar(&o.auditLog, "audit-log", "", "audit log `file` for this run (default your own log); off: no log")
-	fs.BoolP("help", "h", false, "show this text")
+	fs.BoolP("help", "h", false, "show this help")
 }
 
 // BriefSize formats a size as flags accept it, such as 512m.

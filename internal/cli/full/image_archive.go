@@ -24,10 +24,10 @@ func (c *commands) newImageImport() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "import [flags] FILE|DIR|-",
-		Short: "Take in images from a file",
-		Long: `Takes in images from a file, a directory, or standard input (-): what docker save or
-podman save writes, an OCI layout, or a plain archive of a root file system, which needs
-a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
+		Short: "Import images from a file",
+		Long: `Imports images from a file, a directory, or standard input (-): an archive of docker save
+or podman save, an OCI layout, or a plain archive of a root file system, which needs a
+name. Archives may be compressed with gzip or zstd. Every digest is checked.`,
 		Example: `  docker save python:3.13-slim | sandbox-run image import -
   sandbox-run image import layout/ --name mine:1
   sandbox-run image import rootfs.tar.gz --name mine`,
@@ -47,14 +47,14 @@ a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
 			return nil
 		},
 	}
-	cmd.Flags().Var(&names, "name", "`name` it is to have, instead of those in the archive; repeatable")
+	cmd.Flags().Var(&names, "name", "`name` of the image, instead of those in the archive; repeatable")
 	addPlatformFlag(cmd.Flags(), &o.Platform)
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the images as one JSON document")
 	return cmd
 }
 
-// announce says which image has come in, and under which names.
+// printImage prints names, id and size of an image that was added.
 func (c *commands) printImage(i *image.Image) {
 	names := make([]string, 0, len(i.Names))
 	for _, name := range i.Names {
@@ -69,7 +69,8 @@ func (c *commands) printImage(i *image.Image) {
 func (c *commands) importImages(path string, o image.ImportOptions, quiet bool) ([]*image.Image, error) {
 	if path == cli.StdinName {
 		if cli.IsTerminal(c.Std.In) {
-			return nil, sandbox.Invalid("import", "standard input is a terminal, and no archive; try: docker save IMAGE | sandbox-run image import -")
+			return nil, sandbox.Invalid("import",
+				"standard input is a terminal, and no archive; try: docker save IMAGE | sandbox-run image import -")
 		}
 	} else if _, err := os.Stat(path); err != nil {
 		return nil, &sandbox.Error{Op: "import", Kind: sandbox.ErrInvalid, Err: err}
@@ -92,7 +93,7 @@ func (c *commands) importImages(path string, o image.ImportOptions, quiet bool) 
 	})
 }
 
-// exported is what became of an export, as JSON.
+// exported is the result of image export, as JSON.
 type exported struct {
 	Images []string     `json:"images"`
 	Format image.Format `json:"format"`
@@ -106,9 +107,9 @@ func (c *commands) newImageExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export [flags] IMAGE…",
 		Short: "Write images to a file",
-		Long: `Writes images to a file or to standard output, as an archive of an OCI layout or as one
-that docker load takes. A name that ends in / is that of a new directory, for an OCI
-layout without an archive around it.`,
+		Long: `Writes images to a file or to standard output, as an archive of an OCI layout or as an
+archive for docker load. An output that ends in / is a new directory, which gets the OCI
+layout without an archive.`,
 		Example: `  sandbox-run image export mine -o mine.tar
   sandbox-run image export --format docker mine | docker load
   sandbox-run image export mine -o layout/`,
@@ -137,7 +138,7 @@ layout without an archive around it.`,
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "`file` to write, or a directory/ (default standard output)")
-	cli.AddParsed(cmd.Flags(), &format, "format", string(image.FormatOCI), "`form` of the archive: oci, docker",
+	cli.AddParsed(cmd.Flags(), &format, "format", string(image.FormatOCI), "`format` of the archive: oci, docker",
 		func(s string) (image.Format, error) {
 			word, err := cli.ReadOneOf(string(image.FormatOCI), string(image.FormatDocker))(s)
 			return image.Format(word), err
@@ -158,7 +159,7 @@ func (c *commands) exportImages(refs []string, output string, format image.Forma
 			return nil, sandbox.Invalid("output", "an archive is nothing for a terminal; name a file with --output, or pipe it")
 		}
 	}
-	for _, ref := range refs { // before a file is begun
+	for _, ref := range refs { // before the file is created
 		if _, err := findImage(ref); err != nil {
 			return nil, err
 		}
@@ -185,7 +186,7 @@ func (c *commands) exportImages(refs []string, output string, format image.Forma
 	})
 }
 
-// asDirectory reports whether a path is meant as that of a directory.
+// asDirectory reports whether a path ends in / or is a directory, and returns it without the /.
 func asDirectory(path string) (string, bool) {
 	slashed := filepath.ToSlash(path)
 	if trimmed := strings.TrimRight(slashed, "/"); trimmed != slashed && trimmed != "" {
@@ -195,16 +196,17 @@ func asDirectory(path string) (string, bool) {
 	return path, err == nil && st.IsDir()
 }
 
-// writeFileAtomically makes a file, or leaves the one that is there as it is: half of one is never seen.
+// writeFileAtomically writes a file and renames it to path, so that path never has a part of the content. After a failure, path is
+// unchanged.
 func writeFileAtomically(path string, write func(io.Writer) error) (size int64, err error) {
-	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // a device, a pipe: it is what it is
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // a device or a pipe can not be replaced
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			return 0, err
 		}
 		return 0, errors.Join(write(f), f.Close())
 	}
-	// Its mode is what the umask allows, unlike that of a temporary file.
+	// Not os.CreateTemp: the mode has to follow the umask.
 	unfinished := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
 	f, err := os.OpenFile(unfinished, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
@@ -212,7 +214,7 @@ func writeFileAtomically(path string, write func(io.Writer) error) (size int64, 
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(unfinished) // what went wrong before is worse
+			_ = os.Remove(unfinished) // the first error is reported
 		}
 	}()
 	if err = write(f); err != nil {

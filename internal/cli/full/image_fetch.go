@@ -20,23 +20,23 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// fetchOptions is how images are fetched.
+// fetchOptions are the flags of image pull and image update.
 type fetchOptions struct {
 	platform string
 	insecure bool
 	quiet    bool
 }
 
-const insecureUsage = "allow plain HTTP to a registry on this very machine"
+const insecureUsage = "allow plain HTTP to a registry on this machine"
 
 func (o *fetchOptions) addTo(fs *pflag.FlagSet) {
 	addPlatformFlag(fs, &o.platform)
 	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
-	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no word on progress")
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "do not show progress")
 }
 
 func addPlatformFlag(fs *pflag.FlagSet, into *string) {
-	cli.AddParsed(fs, into, "platform", "", "which one to take of several, like `linux/arm64` (default this machine's)",
+	cli.AddParsed(fs, into, "platform", "", "platform to choose, such as `linux/arm64` (default this machine's)",
 		func(s string) (string, error) {
 			parts := strings.Split(s, "/")
 			if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
@@ -46,7 +46,7 @@ func addPlatformFlag(fs *pflag.FlagSet, into *string) {
 		})
 }
 
-// pulledImage is what became of one reference, as JSON.
+// pulledImage is the result for one reference or recipe, as JSON.
 type pulledImage struct {
 	Ref   string             `json:"ref"`
 	Image *image.Image       `json:"image,omitempty"`
@@ -57,9 +57,9 @@ func (c *commands) newImagePull() *cobra.Command {
 	var o fetchOptions
 	cmd := &cobra.Command{
 		Use:   "pull [flags] IMAGE…",
-		Short: "Fetch images from a registry",
-		Long: `Fetches images from a registry and unpacks them. What is here already is not fetched
-again, and a download that was cut off goes on where it ended. Every digest is checked.
+		Short: "Download images from a registry",
+		Long: `Downloads images from a registry and unpacks them. Layers that are stored already are not
+downloaded again, and an interrupted download is resumed. Every digest is checked.
 Credentials are those of docker login and podman login.`,
 		Example: `  sandbox-run image pull python:3.13-slim
   sandbox-run image pull ghcr.io/owner/name@sha256:…
@@ -86,23 +86,23 @@ Credentials are those of docker login and podman login.`,
 		},
 	}
 	o.addTo(cmd.Flags())
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print what became of each as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the results as one JSON document")
 	return cmd
 }
 
-// forEachInterruptible is forEach of something that Ctrl-C ends; then nothing more is begun.
+// forEachInterruptible is forEach with a context that signals cancel. After a signal, do is not called any more.
 func (c *commands) forEachInterruptible(args []string, do func(context.Context, string) error, document func() any) error {
 	ctx, cancel := cli.CancelOnSignals(func() {})
 	defer cancel(nil)
 	return c.forEach(args, func(a string) error {
 		if ctx.Err() != nil {
-			return nil // the one that was interrupted has said so
+			return nil // the interrupted call has returned the error
 		}
 		return do(ctx, a)
 	}, document)
 }
 
-// withLayers fetches something with a bar for every layer.
+// withLayers calls fetch and shows a progress bar for every layer.
 func withLayers[T any](ctx context.Context, c *commands, o fetchOptions, fetch func(remote.Options) (T, error)) (T, error) {
 	show := c.newBars(o.quiet)
 	defer show.end()
@@ -122,18 +122,18 @@ func describeOutcome(ctx context.Context, err error) string {
 	return string(remote.Done)
 }
 
-// layers are the bars of images: a line for the image, and one for each of its layers, by digest.
+// layers are the progress bars of images: one for the image, and one for each of its layers.
 type layers struct {
 	bars *bars
 	all  map[layer]*bar
 }
 
-type layer struct{ image, digest string } // no digest is the image itself
+type layer struct{ image, digest string } // without a digest: the image itself
 
 func (l *layers) showProgress(p remote.Progress) {
 	one := l.all[layer{p.Reference, p.Layer}]
 	if one == nil {
-		name, total := image.Familiar(p.Reference), int64(0) // an image has no figures: its layers have them
+		name, total := image.Familiar(p.Reference), int64(0) // an image has no size; its layers do
 		if p.Layer != "" {
 			name, total = shortID(p.Layer), p.Total
 		}
@@ -144,7 +144,7 @@ func (l *layers) showProgress(p remote.Progress) {
 	case p.Layer == "" && p.State == remote.Done:
 		one.abandon(string(remote.Done))
 	case p.Layer == "", p.State == remote.Waiting, p.State == remote.Failed:
-		one.setText(string(p.State)) // what failed may have been cancelled: see conclude
+		one.setText(string(p.State)) // finishBars tells a failure from a cancellation
 	case p.State == remote.Present:
 		one.finish("already here")
 	case p.State == remote.Retrying:
@@ -156,7 +156,7 @@ func (l *layers) showProgress(p remote.Progress) {
 	}
 }
 
-// conclude says of what is still under way that it no longer is. Of several images some may have failed all by themselves.
+// finishBars ends all bars that have not ended. If the operation as a whole succeeded, single images may still have failed.
 func (l *layers) finishBars(verdict string) {
 	for _, one := range l.all {
 		if verdict == string(remote.Done) && one.hasText(string(remote.Failed)) {
@@ -166,7 +166,7 @@ func (l *layers) finishBars(verdict string) {
 	}
 }
 
-// updatedImage is what became of one name, as JSON.
+// updatedImage is the result of image update for one name, as JSON.
 type updatedImage struct {
 	Name    string             `json:"name"`
 	Outcome remote.Outcome     `json:"outcome"`
@@ -179,18 +179,19 @@ func (c *commands) newImageUpdate() *cobra.Command {
 	var o fetchOptions
 	cmd := &cobra.Command{
 		Use:   "update [flags] [NAME…]",
-		Short: "Fetch what has changed under the names of images",
-		Long: `Asks registries what the names of images stand for now, fetches what has changed, and
-says what did. Without names: all that were pulled. The old images stay, without a name,
-until image prune; so does the image of a name that is gone from its registry.`,
+		Short: "Download newer images of the same names",
+		Long: `Asks registries for the current images of names, downloads those that have changed, and
+lists the changes. Without names it updates all images that were pulled. The old images
+stay without a name until image prune. An image whose name is gone from its registry
+stays as it is.`,
 		Example: "  sandbox-run image update\n  sandbox-run image update python:3.13-slim",
 		Args:    requireNames("image", 0, -1),
 		RunE:    func(_ *cobra.Command, names []string) error { return c.updateImages(names, o) },
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&o.insecure, "insecure", false, insecureUsage)
-	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no word on progress")
-	fs.BoolVar(&c.JSON, "json", false, "print what became of each as one JSON document")
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "do not show progress")
+	fs.BoolVar(&c.JSON, "json", false, "print the results as one JSON document")
 	return cmd
 }
 
@@ -248,9 +249,9 @@ func (c *commands) newImageBuild() *cobra.Command {
 	var quiet, verbose bool
 	cmd := &cobra.Command{
 		Use:   "build [flags] NAME…",
-		Short: "Make the images of languages from Debian's packages",
-		Long: `Makes images of our own from Debian's packages, without Docker and without a registry.
-The same packages yield the same image. Without a name: lists what can be made.`,
+		Short: "Build images of languages from Debian packages",
+		Long: `Builds images from Debian packages, without Docker and without a registry. The same
+packages yield the same image. Without a name it lists the images that can be built.`,
 		Example: "  sandbox-run image build\n  sandbox-run image build python node",
 		Args:    requireNames("image", 0, -1),
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -283,16 +284,16 @@ The same packages yield the same image. Without a name: lists what can be made.`
 			}, func() any { return report })
 		},
 	}
-	cmd.Flags().Var(&tags, "tag", "a further `name` it is to have; repeatable")
-	cmd.Flags().StringVar(&o.Suite, "suite", "", "`name` of a release of Debian's, like bookworm (default this machine's)")
-	cmd.Flags().StringVar(&o.Mirror, "mirror", "", "`address` to take Debian's packages from (default this machine's)")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show what the packages say while they are installed")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print what became of each as one JSON document")
+	cmd.Flags().Var(&tags, "tag", "an additional `name` of the image; repeatable")
+	cmd.Flags().StringVar(&o.Suite, "suite", "", "`name` of a Debian release, such as bookworm (default this machine's)")
+	cmd.Flags().StringVar(&o.Mirror, "mirror", "", "`address` of the Debian mirror (default this machine's)")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the output of the package installation")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the results as one JSON document")
 	return cmd
 }
 
-// build makes one image, and says what is being done: on a terminal in a line of its own, elsewhere whenever it is something else.
+// buildImage builds one image and shows the progress: on a terminal in one line, elsewhere with a line for each step.
 func (c *commands) buildImage(ctx context.Context, store *image.Store, name string, o build.Options, quiet bool) (*image.Image, error) {
 	show := c.newBars(quiet || o.Log != nil) // with --verbose there is no progress line
 	defer show.end()
@@ -310,17 +311,17 @@ func (c *commands) buildImage(ctx context.Context, store *image.Store, name stri
 	return img, err
 }
 
-// recipe is an image that can be made, as JSON.
+// recipe is an image that can be built, as JSON.
 type recipe struct {
 	Name  string `json:"name"`
-	Image string `json:"image"` // what it is called when it is made
+	Image string `json:"image"` // the name of the built image
 	About string `json:"about"`
 }
 
-// listRecipes returns the images that can be made.
+// listRecipes returns the images that can be built.
 func listRecipes() (all []recipe) {
 	for _, name := range build.Names() {
-		if d, err := build.Lookup(name); err == nil { // it is listed, so it is there
+		if d, err := build.Lookup(name); err == nil { // a listed name exists
 			all = append(all, recipe{Name: name, Image: d.Reference(), About: d.Title + ": " + d.Description})
 		}
 	}
@@ -341,7 +342,7 @@ func (c *commands) printRecipes() error {
 	return t.Flush()
 }
 
-// checkRecipes refuses a name that is no recipe's, before anything is made.
+// checkRecipes refuses unknown recipes before the first build.
 func checkRecipes(names []string) error {
 	recipes := listRecipes()
 	var known []string
@@ -349,7 +350,7 @@ func checkRecipes(names []string) error {
 		known = append(known, r.Name)
 	}
 	for _, name := range names {
-		full, _ := image.Normalize(name) // what is none is no recipe's either
+		full, _ := image.Normalize(name) // an invalid name is no recipe
 		if slices.ContainsFunc(recipes, func(r recipe) bool { return name == r.Name || full == r.Image }) {
 			continue
 		}
@@ -357,20 +358,21 @@ func checkRecipes(names []string) error {
 		if like := nearest.Word(name, known); like != "" {
 			hint = like
 		}
-		return &sandbox.Error{Op: "image " + name, Kind: sandbox.ErrInvalid, Err: errors.New("there is no recipe of that name"), Hint: hint}
+		err := errors.New("there is no recipe of that name")
+		return &sandbox.Error{Op: "image " + name, Kind: sandbox.ErrInvalid, Err: err, Hint: hint}
 	}
 	return nil
 }
 
-// dockerfileBases are what Dockerfiles can begin with; the first is the usual one.
+// dockerfileBases are the base images of Dockerfiles; the first is the default.
 var dockerfileBases = []string{string(build.BaseSlim), string(build.BaseDebian), string(build.BaseAlpine)}
 
 func (c *commands) newImageDockerfile() *cobra.Command {
 	base := dockerfileBases[0]
 	cmd := &cobra.Command{
 		Use:   "dockerfile [flags] NAME",
-		Short: "Print the Dockerfile of one of our images",
-		Long:  "Prints a Dockerfile that makes the same image as image build, for those who build with\nDocker.",
+		Short: "Print the Dockerfile of an image",
+		Long:  "Prints a Dockerfile that makes the same image as image build, for builds with Docker.",
 		Example: "  sandbox-run image dockerfile python | docker build -t sandbox-run/python -\n  sandbox-run image dockerfile --base " +
 			"alpine node",
 		Args: requireNames("image", 1, 1),
@@ -393,13 +395,13 @@ func (c *commands) newImageDockerfile() *cobra.Command {
 			return err
 		},
 	}
-	cli.AddParsed(cmd.Flags(), &base, "base", base, "`image` to begin with: "+strings.Join(dockerfileBases, ", "),
+	cli.AddParsed(cmd.Flags(), &base, "base", base, "base `image`: "+strings.Join(dockerfileBases, ", "),
 		cli.ReadOneOf(dockerfileBases...))
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print it in a JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the Dockerfile in a JSON document")
 	return cmd
 }
 
-// explainRegistry gives a registry's error the form that all of ours have, with the hint apart.
+// explainRegistry converts an error of a registry to a sandbox.Error. It returns other errors unchanged.
 func explainRegistry(err error) error {
 	var e *remote.Error
 	if !errors.As(err, &e) {

@@ -18,9 +18,9 @@ import (
 
 func init() { implement("key", (*commands).newKey) }
 
-const keyLong = `API keys let others than yourself use a server (sandbox-run serve). A key is shown once,
-when it is made; kept is only a hash of it, in $XDG_DATA_HOME/sandbox-run/keys.json
-(~/.local/share/…), or where --keys says. A running server knows of every change at once.`
+const keyLong = `API keys let clients other than yourself use a server (sandbox-run serve). A key is shown
+once, when it is made. Only its hash is stored, in $XDG_DATA_HOME/sandbox-run/keys.json
+(~/.local/share/…) or in the file of --keys. A running server applies changes at once.`
 
 func (c *commands) newKey() *cobra.Command {
 	cmd := c.NewGroup("key", keyLong,
@@ -29,7 +29,7 @@ func (c *commands) newKey() *cobra.Command {
 	return cmd
 }
 
-// addKeyFlags are what all of them have.
+// addKeyFlags adds the flags that all subcommands of key have.
 func (c *commands) addKeyFlags(fs *pflag.FlagSet, path *string) {
 	fs.StringVar(path, "keys", "", "`file` of keys (default your own)")
 	fs.BoolVar(&c.JSON, "json", false, "print one JSON document")
@@ -44,7 +44,7 @@ func openKeys(cmd *cobra.Command, path string) (*key.Store, error) {
 	return s, cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 }
 
-// createdKey is a key with its token, as JSON.
+// createdKey is a new key with its token, as JSON.
 type createdKey struct {
 	key.Key
 	Token string `json:"token"`
@@ -57,14 +57,14 @@ func (c *commands) newKeyCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "Make a key",
-		Long: `Makes a key and prints it on standard output: the only time that it is shown. Clients send
-it as "Authorization: Bearer KEY".
+		Long: `Makes a key and prints it on standard output. It is not shown again. Clients send it as
+"Authorization: Bearer KEY".
 
-Scopes: run (run programs, and have one's own runs), read (see one's own runs and the
-languages), admin (all of that, metrics, and health that runs a sandbox).
+Scopes: run (run programs and manage the key's own runs), read (see the key's own runs and
+the languages), admin (all of these, metrics, and health checks that run a sandbox).
 
-Limits are what the key may ask for at the most, besides what the server allows, and how
-often: ` + listLimits() + `.`,
+Limits apply to the requests of the key, in addition to the ceilings of the server. Their
+names: ` + listLimits() + `.`,
 		Example: `  sandbox-run key create --name ci
   sandbox-run key create --name grafana --scopes admin --expires 2031-01-31
   sandbox-run key create --name class --limits timeout=10s,memory=256m,rate=30/m,concurrency=2`,
@@ -85,10 +85,10 @@ often: ` + listLimits() + `.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&n.Name, "name", "", "`name` of the key")
-	fs.Var(&scopes, "scopes", "what it is good for: `names` with commas: "+strings.Join(key.Scopes(), ", ")+" (default run)")
-	cli.AddParsed(fs, &n.Expires, "expires", "", "`when` it ends: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)",
+	fs.Var(&scopes, "scopes", "what the key permits: `names` with commas: "+strings.Join(key.Scopes(), ", ")+" (default run)")
+	cli.AddParsed(fs, &n.Expires, "expires", "", "`when` the key expires: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)",
 		readExpiry)
-	cli.AddParsed(fs, &n.Limits, "limits", "", "what it may use: `name=value` with commas", key.ParseLimits)
+	cli.AddParsed(fs, &n.Limits, "limits", "", "limits of the key: `name=value` with commas", key.ParseLimits)
 	for _, name := range []string{"name", "scopes", "expires", "limits"} {
 		cli.Annotate(fs.Lookup(name), cli.NoVariable, "one key's, not every key's")
 	}
@@ -96,10 +96,10 @@ often: ` + listLimits() + `.`,
 	return cmd
 }
 
-// listLimits names the limits, wrapped as help is.
+// listLimits lists the names of limits, wrapped for the help text.
 func listLimits() string {
 	var b strings.Builder
-	width := len("often: ")
+	width := len("names: ")
 	for i, name := range key.LimitNames() {
 		if i > 0 {
 			b.WriteString(",")
@@ -117,7 +117,7 @@ func listLimits() string {
 	return b.String()
 }
 
-// readExpiry reads a point in time that is to come, or how far off it is.
+// readExpiry parses a point in time, or a duration from now.
 func readExpiry(s string) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, time.DateOnly} {
 		if at, err := time.ParseInLocation(layout, s, time.Local); err == nil {
@@ -127,7 +127,7 @@ func readExpiry(s string) (time.Time, error) {
 	in, err := time.ParseDuration(s)
 	if days, ok := strings.CutSuffix(s, "d"); ok && sandbox.IsDecimal(days) {
 		in, err = cli.ReadDuration(days)
-		if in > 100*365*time.Second { // of what are days
+		if in > 100*365*time.Second { // ReadDuration has read the days as seconds
 			err = errors.New("too far off")
 		}
 		in *= 24 * 60 * 60
@@ -138,7 +138,7 @@ func readExpiry(s string) (time.Time, error) {
 	return time.Now().Add(in), nil
 }
 
-// showToken prints a token, alone on standard output, so that it can be taken from there.
+// showToken prints the token to standard output, and the description of the key to standard error.
 func (c *commands) showToken(k key.Key, token string) error {
 	if c.JSON {
 		return c.WriteJSON(createdKey{k, token})
@@ -165,8 +165,8 @@ func (c *commands) newKeyList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list [flags]",
 		Aliases: []string{"ls"},
-		Short:   "List the keys there are",
-		Long:    "Lists the keys there are, what they are good for, and when they were last used.",
+		Short:   "List the keys",
+		Long:    "Lists the keys with their scopes, their limits and the time of their last use.",
 		Example: "  sandbox-run key list\n  sandbox-run key list --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := openKeys(cmd, path)
@@ -211,8 +211,8 @@ func (c *commands) newKeyShow() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:     "show [flags] NAME",
-		Short:   "Say what is known of a key",
-		Long:    "Says what is known of a key, by its name or id. The key itself is not.",
+		Short:   "Describe a key",
+		Long:    "Describes a key, by its name or id. The secret is not stored and can not be shown.",
 		Example: "  sandbox-run key show ci",
 		Args:    requireOneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -260,8 +260,8 @@ func (c *commands) newKeyRotate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate [flags] NAME",
 		Short: "Give a key a new secret",
-		Long: `Gives a key a new secret and prints it. What it is good for stays, and so do the runs that
-belong to it. The old secret ends at once, or after --overlap.`,
+		Long: `Gives a key a new secret and prints it. Scopes, limits and the runs of the key stay. The
+old secret ends at once, or after --overlap.`,
 		Example: "  sandbox-run key rotate ci\n  sandbox-run key rotate --overlap 1h ci",
 		Args:    requireOneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -277,7 +277,7 @@ belong to it. The old secret ends at once, or after --overlap.`,
 			return c.showToken(k, token)
 		},
 	}
-	cli.AddParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret is good, too (default none)", cli.ReadDuration)
+	cli.AddParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret stays valid (default none)", cli.ReadDuration)
 	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }

@@ -19,9 +19,9 @@ func init() { implement("languages", (*commands).newLanguages) }
 func (c *commands) newLanguages() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "languages [flags]",
-		Long: `Lists the languages that code can be in: which version of its toolchain was found on
-this machine and where, or which image stands in for it, whether it can be used, and what
-would install what is missing.`,
+		Long: `Lists the supported languages: the version and path of the toolchain that was found on
+this machine, or the image that is used instead; whether the language can be used; and
+the command that installs a missing toolchain.`,
 		Example: "  sandbox-run languages\n  sandbox-run languages --json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.printLanguages(cmd) },
 	}
@@ -72,7 +72,7 @@ func (c *commands) printLanguages(cmd *cobra.Command) error {
 	return err
 }
 
-// program is what a language is run with.
+// describeProgram names the image or the path of the toolchain.
 func describeProgram(a executor.Availability) string {
 	if a.Image != "" {
 		return "image " + a.Image

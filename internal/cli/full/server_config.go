@@ -15,10 +15,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// noSetting marks flags that have no place in a file of settings.
+// noSetting is the annotation of flags that can not stand in a settings file.
 const noSetting = "no-setting"
 
-// readSettings sets flags from a file of settings: those that neither the command line nor a variable has set.
+// readSettings sets flags from a settings file, except flags that the command line or a variable has set.
 func readSettings(flags *pflag.FlagSet, path string) error {
 	data, err := readBounded(path)
 	if err != nil {
@@ -53,7 +53,7 @@ type settingsFile struct {
 	path  string
 }
 
-// read takes a mapping. One within another has its name in front: max: {memory: 1g} is max_memory: 1g.
+// readMapping sets the flags of a mapping. The name of a nested mapping is the prefix of its names: max: {memory: 1g} is max_memory: 1g.
 func (s *settingsFile) readMapping(prefix string, m yamlite.Map) error {
 	for _, p := range m {
 		name := strings.ReplaceAll(p.Key, "_", "-")
@@ -80,7 +80,7 @@ func (s *settingsFile) readMapping(prefix string, m yamlite.Map) error {
 	return nil
 }
 
-// set gives a flag the value of a file. It does not mark it as changed: the file is not what the user said just now.
+// setFlag sets a flag to a value of the file. The flag does not count as changed, because errors would name it as given by the user.
 func setFlag(f *pflag.Flag, value any) error {
 	values := []any{value}
 	if several, ok := value.([]any); ok {
