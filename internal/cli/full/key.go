@@ -319,7 +319,7 @@ func (c *commands) newKeyRemove() *cobra.Command {
 	return cmd
 }
 
-// noteKey writes to your audit log what became of a key. That it could not be is said, and changes nothing.
+// auditKey writes the change of a key to the user's audit log. A failure is printed and has no other effect.
 func (c *commands) auditKey(id, what string) {
 	log, err := audit.Open("", audit.Options{})
 	if err == nil {

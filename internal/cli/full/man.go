@@ -24,7 +24,7 @@ func (c *commands) newMan() *cobra.Command {
 	}
 }
 
-// manPage formats the help of all commands as one manual page. It has no date, so that builds are reproducible.
+// manPage formats the help of all commands as one manual page. It has no date: that of the build does not help a reader.
 func manPage(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	name := root.Name()

@@ -80,7 +80,7 @@ func (s *settingsFile) readMapping(prefix string, m yamlite.Map) error {
 	return nil
 }
 
-// setFlag sets a flag to a value of the file. The flag does not count as changed, because errors would name it as given by the user.
+// setFlag sets a flag to a value of the file. The flag does not count as changed: that means the command line or a variable.
 func setFlag(f *pflag.Flag, value any) error {
 	values := []any{value}
 	if several, ok := value.([]any); ok {
