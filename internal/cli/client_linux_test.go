@@ -17,7 +17,7 @@ import (
 
 // Every method of the Go client works against the real server, so that what the two say to each other can not drift apart.
 func TestClientMethods(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	transport := &client.Unix{Path: s.socket}
 	t.Cleanup(func() { _ = transport.Close() })
 	c := client.New(transport)

@@ -28,7 +28,7 @@ func TestDocuments(t *testing.T) {
 			dir := t.TempDir()
 			for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 				for _, c := range shellCommands(t, block[1]) {
-					if elsewhere.MatchString(c) {
+					if skippedCommand.MatchString(c) {
 						continue
 					}
 					found++
@@ -42,8 +42,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// elsewhere is what is tested elsewhere, or is about the machine it is run on: building, installing, attacking, a shell to type in.
-var elsewhere = regexp.MustCompile(`^(make|go) |/usr/|--attack|exec -t |doctor|gc$`)
+// skippedCommand is what is tested skippedCommand, or is about the machine it is run on: building, installing, attacking, a shell to type in.
+var skippedCommand = regexp.MustCompile(`^(make|go) |/usr/|--attack|exec -t |doctor|gc$`)
 
 // shellCommands splits a block where a shell would.
 func shellCommands(t *testing.T, block string) (commands []string) {

@@ -14,7 +14,7 @@ import (
 )
 
 // facts of doctor, as a command would say them.
-func factOf(t *testing.T, name string, env []string, as *syscall.Credential) string {
+func doctorFact(t *testing.T, name string, env []string, as *syscall.Credential) string {
 	t.Helper()
 	cmd := exec.Command(binary(t), "doctor", "--json", "--backend", "process")
 	cmd.Env = append(os.Environ(), env...)
@@ -36,12 +36,12 @@ func factOf(t *testing.T, name string, env []string, as *syscall.Credential) str
 // doctor says whether runs take place at a server, and if not, why.
 func TestDoctorServer(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	socket := filepath.Join(dir, "server.sock")
 	at := []string{wire.SocketVariable + "=" + socket}
 	expect := func(as *syscall.Credential, env []string, words ...string) {
 		t.Helper()
-		said := factOf(t, "server", append(append([]string{}, at...), env...), as)
+		said := doctorFact(t, "server", append(append([]string{}, at...), env...), as)
 		for _, w := range words {
 			if !strings.Contains(said, w) {
 				t.Errorf("%q does not say %q", said, w)
@@ -60,7 +60,7 @@ func TestDoctorServer(t *testing.T) {
 		expect(stranger, nil, "not used", "may not connect")
 	}
 	s.signal(syscall.SIGTERM)
-	s.end()
+	s.wait()
 	expect(nil, nil, "none at "+socket)
 
 	// Somebody who listens, and is no server of this version.
@@ -84,10 +84,10 @@ func TestDoctorServer(t *testing.T) {
 }
 
 // It says what could not be prepared, too.
-func TestDoctorSlower(t *testing.T) {
+func TestDoctorFailedPreparation(t *testing.T) {
 	cache := t.TempDir()
 	env := []string{"XDG_CACHE_HOME=" + cache}
-	if said := factOf(t, "slower starts", env, nil); said != "" {
+	if said := doctorFact(t, "slower starts", env, nil); said != "" {
 		t.Error(said)
 	}
 	mark := filepath.Join(cache, "sandbox-run", "warm", "java-1", "jdk-2-ahead.failed")
@@ -97,7 +97,7 @@ func TestDoctorSlower(t *testing.T) {
 	if err := os.WriteFile(mark, []byte(`{"what":"Java machines that wait","error":"no room","at":"2026-01-02T03:04:05Z","attempts":3}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if said := factOf(t, "slower starts", env, nil); !strings.Contains(said, "no room") || !strings.Contains(said, "3 times") {
+	if said := doctorFact(t, "slower starts", env, nil); !strings.Contains(said, "no room") || !strings.Contains(said, "3 times") {
 		t.Errorf("%q", said)
 	}
 }

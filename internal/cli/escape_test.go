@@ -87,7 +87,7 @@ func TestEscapedJSONIsTheSame(t *testing.T) {
 }
 
 // A stranger's name with a newline in it does not look like a line of ours.
-func TestIndented(t *testing.T) {
+func TestIndentText(t *testing.T) {
 	if got := indentText("a\nsandbox-run: ok\x1b"); strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
 		t.Errorf("%q", got)
 	}

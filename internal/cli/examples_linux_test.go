@@ -23,7 +23,7 @@ func TestExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := map[string]bool{}
-	for _, line := range commandsOf(string(readme)) {
+	for _, line := range listCommands(string(readme)) {
 		_, rest, _ := strings.Cut(line, "examples/")
 		name := rest[:strings.IndexAny(rest+" ", "/ ")]
 		ran[name] = true
@@ -55,8 +55,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// commandsOf are the lines of a document's shell blocks.
-func commandsOf(document string) (lines []string) {
+// listCommands are the lines of a document's shell blocks.
+func listCommands(document string) (lines []string) {
 	inside := false
 	for line := range strings.Lines(document) {
 		line = strings.TrimSpace(line)

@@ -13,7 +13,7 @@ import (
 )
 
 // copied puts an executable under test into a directory, under a name of the test's.
-func copied(t *testing.T, executable, dir, name string) string {
+func copyExecutable(t *testing.T, executable, dir, name string) string {
 	t.Helper()
 	testenv.NeedSystem(t)
 	content, err := os.ReadFile(filepath.Join(binDir, executable))
@@ -34,11 +34,11 @@ func TestHandOver(t *testing.T) {
 		t.Skip("needs exec: there, the full one is a child")
 	}
 	together, apart, elsewhere, wrong := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
-	beside := copied(t, CommandName, together, CommandName)
-	copied(t, fullName, together, fullName)
-	alone := copied(t, CommandName, apart, CommandName)
-	copied(t, fullName, elsewhere, fullName)
-	copied(t, CommandName, wrong, fullName) // the thin one under the full one's name
+	beside := copyExecutable(t, CommandName, together, CommandName)
+	copyExecutable(t, fullName, together, fullName)
+	alone := copyExecutable(t, CommandName, apart, CommandName)
+	copyExecutable(t, fullName, elsewhere, fullName)
+	copyExecutable(t, CommandName, wrong, fullName) // the thin one under the full one's name
 	if err := os.WriteFile(filepath.Join(apart, fullName), []byte("not to be executed"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -105,12 +105,12 @@ func codeOf(t *testing.T, err error) int {
 }
 
 // Arguments, environment, descriptors and the process itself stay what they were; the variable that goes along is not handed on.
-func TestHandOverKeeps(t *testing.T) {
+func TestHandOverKeepsProcess(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs exec and descriptors")
 	}
 	dir := t.TempDir()
-	thin := copied(t, CommandName, dir, CommandName)
+	thin := copyExecutable(t, CommandName, dir, CommandName)
 	const script = `#!/bin/sh
 printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; exit 42
 `

@@ -14,11 +14,11 @@ import (
 )
 
 // newPuller is a screen in front of a registry with an image of two layers, one of them large, and a store of its own.
-func newPuller(t *testing.T) (*screen, *shop, string) {
+func newPuller(t *testing.T) (*screen, *testRegistry, string) {
 	t.Helper()
-	s, from := newScreen(t), newShop()
+	s, from := newScreen(t), newTestRegistry()
 	t.Cleanup(from.Close)
-	if err := from.offer("two:1", noise(t, "small", 20<<10), noise(t, "large", 2<<20)); err != nil {
+	if err := from.addImage("two:1", randomLayer(t, "small", 20<<10), randomLayer(t, "large", 2<<20)); err != nil {
 		t.Fatal(err)
 	}
 	s.env = append(s.env, app.ImagesVariable+"="+filepath.Join(t.TempDir(), "images"), "HOME="+t.TempDir())
@@ -26,7 +26,7 @@ func newPuller(t *testing.T) (*screen, *shop, string) {
 }
 
 // What a person sees: a line for the image and for each layer, drawn over until they are done, also in a window that changes its size.
-func TestPullShown(t *testing.T) {
+func TestPullProgress(t *testing.T) {
 	s, from, ref := newPuller(t)
 	from.pause.Store(int64(20 * time.Millisecond))
 	cmd := s.start("image", "pull", "--insecure", "--platform", "linux/amd64", ref)
@@ -123,7 +123,7 @@ func TestImageArchiveOnTerminal(t *testing.T) {
 }
 
 // An archive that nobody reads ends as it would for any other program, and quietly.
-func TestExportNobodyReads(t *testing.T) {
+func TestExportBrokenPipe(t *testing.T) {
 	dir := t.TempDir()
 	var archived bytes.Buffer
 	if err := archive(&archived, "testdata/help"); err != nil {

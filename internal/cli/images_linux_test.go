@@ -11,9 +11,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
 )
 
-// standIn is a directory with an executable of ours, and beside it one that gets images as sandbox-rund does, from no farther than
+// newFakeFull is a directory with an executable of ours, and beside it one that gets images as sandbox-rund does, from no farther than
 // the prepared ones.
-func standIn(t *testing.T, images string) (command string) {
+func newFakeFull(t *testing.T, images string) (command string) {
 	t.Helper()
 	prepared, err := preparedImages()
 	if err != nil {
@@ -41,7 +41,7 @@ func TestPull(t *testing.T) {
 	needRoot(t)
 	images := filepath.Join(t.TempDir(), "images")
 	t.Setenv(app.ImagesVariable, images)
-	command := standIn(t, images)
+	command := newFakeFull(t, images)
 	for _, c := range []struct {
 		args        []string
 		code        int
@@ -63,7 +63,7 @@ func TestPull(t *testing.T) {
 }
 
 // A person is asked.
-func TestPullIsOffered(t *testing.T) {
+func TestPullConfirmed(t *testing.T) {
 	needRoot(t)
 	images := filepath.Join(t.TempDir(), "images")
 	t.Setenv(app.ImagesVariable, images)
@@ -75,7 +75,7 @@ func TestPullIsOffered(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(config, "sandbox-run", "languages.yaml"), []byte("languages:\n  - {name: lisp, run: [lisp, \"{file}\"], image: test/box}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	command := standIn(t, images)
+	command := newFakeFull(t, images)
 	for _, c := range []struct {
 		answer string
 		code   int

@@ -10,12 +10,12 @@ import (
 )
 
 // far is a server that takes its time.
-type far struct {
+type slowTransport struct {
 	client.Transport
 	takes time.Duration
 }
 
-func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Header, error) {
+func (f slowTransport) Dial(ctx context.Context, _, _ string) (client.Socket, client.Header, error) {
 	select {
 	case <-time.After(f.takes):
 		return nil, nil, errors.New("here")
@@ -24,12 +24,12 @@ func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Heade
 	}
 }
 
-// TestSilentServers: silence is called by its name.
-func TestSilentServers(t *testing.T) {
-	if _, err := openSession(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
+// TestSessionTimeout: silence is called by its name.
+func TestSessionTimeout(t *testing.T) {
+	if _, err := openSession(slowTransport{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
 	}
-	if _, err := openSession(far{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
+	if _, err := openSession(slowTransport{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
 	}
 }

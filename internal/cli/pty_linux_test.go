@@ -83,7 +83,7 @@ func (s *screen) text() string {
 
 func (s *screen) waitFor(text string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !strings.Contains(s.text(), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !strings.Contains(s.text(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%q was not shown:\n%q", text, s.text())
 		}

@@ -82,7 +82,7 @@ func (s *server) stop() {
 }
 
 // atServer makes every command of a test find a server, which has a log of its own.
-func atServer(t *testing.T) *server {
+func startLocalServer(t *testing.T) *server {
 	t.Helper()
 	needRoot(t)
 	dir := t.TempDir()
@@ -154,10 +154,10 @@ func TestScriptAtServer(t *testing.T) {
 }
 
 // What people see is the same, whoever runs it.
-func TestShownAtServer(t *testing.T) {
-	s := atServer(t)
+func TestTerminalAtServer(t *testing.T) {
+	s := startLocalServer(t)
 	for name, test := range map[string]func(*testing.T){
-		"shown": TestRunShown, "files": TestRunShowsFiles, "one line per file": TestRunShowsOneLinePerFile, "asks": TestRunAsks, "terminal": TestRunTTY,
+		"shown": TestRunOnTerminal, "files": TestRunShowsFiles, "one line per file": TestRunShowsOneLinePerFile, "asks": TestRunInput, "terminal": TestRunTTY,
 	} {
 		t.Run(name, test)
 	}
@@ -179,7 +179,7 @@ var volatile = []struct {
 	{regexp.MustCompile(` +\d+ ms`), " 0 ms"},
 }
 
-func steady(text string) string {
+func normalise(text string) string {
 	for _, v := range volatile {
 		text = v.what.ReplaceAllString(text, v.with)
 	}
@@ -200,13 +200,13 @@ func steady(text string) string {
 	return text
 }
 
-// upshot is all that a command leaves behind.
-type upshot struct {
+// commandResult is all that a command leaves behind.
+type commandResult struct {
 	stdout, stderr string
 	code           int
 }
 
-func upshotOf(t *testing.T, dir, stdin string, args ...string) upshot {
+func runCommandIn(t *testing.T, dir, stdin string, args ...string) commandResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -218,12 +218,12 @@ func upshotOf(t *testing.T, dir, stdin string, args ...string) upshot {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	code := exitCode(t, cmd.Run())
-	return upshot{steady(stdout.String()), steady(stderr.String()), code}
+	return commandResult{normalise(stdout.String()), normalise(stderr.String()), code}
 }
 
 // Nobody can tell from what a command prints, returns and writes where it was run.
 func TestSameEitherWay(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"a.py": "import sys; print(sys.argv, sys.stdin.read())", "data.csv": "1,2\n", "bin.dat": "\x00\xff\xfe",
@@ -240,7 +240,7 @@ func TestSameEitherWay(t *testing.T) {
 	}
 	python := func(code string, more ...string) []string { return append(more, "-l", "python", "-c", code) }
 	both := "import sys; print('out'); print('err', file=sys.stderr)"
-	upshotOf(t, dir, "", "--server", "never", "--compile-timeout", "5m", "m.go") // or one of them has it from the cache
+	runCommandIn(t, dir, "", "--server", "never", "--compile-timeout", "5m", "m.go") // or one of them has it from the cache
 	for name, c := range map[string]struct {
 		args  []string
 		stdin string
@@ -306,14 +306,14 @@ func TestSameEitherWay(t *testing.T) {
 				args, c.here = append(args, "--", "\xff"), true
 			}
 			before, _ := s.runs()
-			there := upshotOf(t, dir, c.stdin, args...)
+			there := runCommandIn(t, dir, c.stdin, args...)
 			after, _ := s.runs()
 			if ran := after > before; ran == c.here {
 				t.Errorf("run at the server: %v", ran)
 			}
 			brought, _ := os.ReadFile(filepath.Join(dir, "out.txt"))
 			t.Setenv("SANDBOX_RUN_SERVER", "never")
-			here := upshotOf(t, dir, c.stdin, args...)
+			here := runCommandIn(t, dir, c.stdin, args...)
 			again, _ := s.runs()
 			if again != after {
 				t.Error("never was at the server, too")
@@ -328,7 +328,7 @@ func TestSameEitherWay(t *testing.T) {
 				t.Errorf("%q and %q were brought back", own, brought)
 			}
 			t.Setenv("SANDBOX_RUN_SERVER", "unix://"+s.socket)
-			named := upshotOf(t, dir, c.stdin, args...)
+			named := runCommandIn(t, dir, c.stdin, args...)
 			if name == "kill on output" {
 				named.stdout = ""
 			}
@@ -340,8 +340,8 @@ func TestSameEitherWay(t *testing.T) {
 }
 
 // What can not be done there is an error that names the flag, when the server was asked for by name.
-func TestServerByName(t *testing.T) {
-	s := atServer(t)
+func TestNamedServerRefusals(t *testing.T) {
+	s := startLocalServer(t)
 	address := "unix://" + s.socket
 	for name, c := range map[string]struct {
 		args []string
@@ -364,7 +364,7 @@ func TestServerByName(t *testing.T) {
 		"control":   {[]string{"--env", "A=1"}, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := upshotOf(t, t.TempDir(), "", append([]string{"--server", address, "-l", "python", "-c", "print(1)"}, c.args...)...)
+			got := runCommandIn(t, t.TempDir(), "", append([]string{"--server", address, "-l", "python", "-c", "print(1)"}, c.args...)...)
 			if got.code != c.code || !strings.Contains(got.stderr, c.says) {
 				t.Errorf("%+v", got)
 			}
@@ -373,7 +373,7 @@ func TestServerByName(t *testing.T) {
 	for address, says := range map[string]string{
 		"unix:///none/such.sock": "nobody listens there", "unix://relative": "absolute", "ftp://x": "none of", "https://": "", "http://127.0.0.1:1": "refused",
 	} {
-		got := upshotOf(t, t.TempDir(), "", "--server", address, "-l", "python", "-c", "print(1)")
+		got := runCommandIn(t, t.TempDir(), "", "--server", address, "-l", "python", "-c", "print(1)")
 		if got.code != 2 && got.code != 125 || !strings.Contains(got.stderr, says) || got.stdout != "" {
 			t.Errorf("%s: %+v", address, got)
 		}
@@ -382,7 +382,7 @@ func TestServerByName(t *testing.T) {
 
 // The first Ctrl-C lets the program end in its own way, at a server as here, however much input the program has not read.
 func TestInterruptAtServer(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	const program = `
 import signal, sys, time
 def end(*_):
@@ -396,7 +396,7 @@ time.sleep(60)`
 		code   int
 		unread int
 	}{{syscall.SIGINT, 130, 0}, {syscall.SIGTERM, 143, 8 << 20}} {
-		var all []upshot
+		var all []commandResult
 		for _, where := range []string{"auto", "never"} {
 			cmd := command(t, "--server", where, "-l", "python", "-c", program)
 			out, err := cmd.StdoutPipe()
@@ -426,7 +426,7 @@ time.sleep(60)`
 			}
 			rest, _ := io.ReadAll(out)
 			code := exitCode(t, cmd.Wait()) // and everything is written
-			all = append(all, upshot{string(rest), stderr.String(), code})
+			all = append(all, commandResult{string(rest), stderr.String(), code})
 		}
 		if all[0] != all[1] || all[0].code != c.code || all[0].stdout != "ending\n" {
 			t.Errorf("at the server: %+v\nhere: %+v", all[0], all[1])
@@ -439,7 +439,7 @@ time.sleep(60)`
 
 // A command that is gone, however, takes its program with it.
 func TestKilledAtServer(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	cmd := command(t, "-l", "python", "-c", `print("ready", flush=True); import time; time.sleep(600)`, "--timeout", "4m")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -453,7 +453,7 @@ func TestKilledAtServer(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(20 * time.Millisecond) {
 		if there, _ := s.runs(); there == 1 { // it is written down when it has ended
 			return
 		}
@@ -465,7 +465,7 @@ func TestKilledAtServer(t *testing.T) {
 
 // Whoever reads no further ends the program, as a pipe does.
 func TestBrokenPipeAtServer(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	cmd := command(t, "-l", "python", "-c", "while True: print('x' * 1000)")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -488,7 +488,7 @@ func TestBrokenPipeAtServer(t *testing.T) {
 
 // A server that dies while a program runs is an error, and the program is not run again.
 func TestServerDies(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	for _, where := range []string{"auto", "unix://" + s.socket} {
 		marker := fmt.Sprintf("ready %s", where)
 		cmd := command(t, "--server", where, "-l", "python", "-c", `print("`+marker+`", flush=True); import time; time.sleep(600)`)
@@ -521,7 +521,7 @@ func TestServerDies(t *testing.T) {
 		}
 	}
 	// Without it, everything is done here.
-	if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"1\n", "", 0}) {
+	if got := runCommandIn(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (commandResult{"1\n", "", 0}) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -15,7 +15,7 @@ func (s *screen) colours() *screen {
 }
 
 // What a person sees: a header, the two streams told apart, one summary.
-func TestRunShown(t *testing.T) {
+func TestRunOnTerminal(t *testing.T) {
 	needRoot(t)
 	// In between there is time for the first to be shown: they are two streams.
 	const both = `import sys, time; print("out", flush=True); time.sleep(1); print("err", file=sys.stderr)`
@@ -88,7 +88,7 @@ func TestRunShowsOneLinePerFile(t *testing.T) {
 }
 
 // What a person types goes to the program, and Ctrl-C to us.
-func TestRunAsks(t *testing.T) {
+func TestRunInput(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
 	cmd := s.start("-l", "python", "-c", `print("hello", input("name? ")); print("ready", flush=True); import time; time.sleep(60)`)

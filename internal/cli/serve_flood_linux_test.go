@@ -46,7 +46,7 @@ func TestServeFlood(t *testing.T) {
 func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 	testenv.NeedRoot(t)
 	group := memoryGroup(t, floodGroup)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	args = append(args, "--listen", "unix://"+dir+"/s", "--no-warm", "--spill-size", strconv.Itoa(floodSpill))
 	s := startCommand(t, exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(group, "cgroup.procs"),
 		"/usr/bin/env", "--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)...))
@@ -77,13 +77,13 @@ func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 			<-over
 			done = true
 		case <-time.After(50 * time.Millisecond): // the sampling interval
-			most = max(most, c.spilled())
+			most = max(most, c.spilledBytes())
 		}
 	}
 	if t.Failed() {
-		t.Fatalf("%s", s.said())
+		t.Fatalf("%s", s.log())
 	}
-	peak := c.peak()
+	peak := c.peakMemory()
 	t.Logf("%d answers, %d refused, %d with less output; memory peak %d MiB, spilled %d MiB", c.answers.Load(), c.refused.Load(), c.short.Load(), peak>>20, most>>20)
 	if peak > floodMost {
 		t.Errorf("the server took %d MiB of memory", peak>>20)
@@ -91,9 +91,9 @@ func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 	if most > floodSpill || most == 0 {
 		t.Errorf("%d MiB were spilled", most>>20)
 	}
-	for end := time.Now().Add(10 * time.Second); c.spilled() != 0; time.Sleep(10 * time.Millisecond) { // an answer ends before its handler
+	for end := time.Now().Add(10 * time.Second); c.spilledBytes() != 0; time.Sleep(10 * time.Millisecond) { // an answer ends before its handler
 		if time.Now().After(end) {
-			t.Errorf("%d bytes of spill space were not returned", c.spilled())
+			t.Errorf("%d bytes of spill space were not returned", c.spilledBytes())
 			break
 		}
 	}
@@ -101,7 +101,7 @@ func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 		t.Error("no answer at all")
 	}
 	s.signal(os.Interrupt)
-	if code := s.end(); code != 0 {
+	if code := s.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -133,7 +133,7 @@ func memoryGroup(t *testing.T, limit int) string {
 
 type floodClient struct {
 	t    *testing.T
-	s    *served
+	s    *serverProcess
 	dir  string // of the server
 	http *http.Client
 
@@ -144,13 +144,13 @@ type floodClient struct {
 func (c *floodClient) ways() [4]func(size int64) {
 	return [4]func(int64){
 		func(n int64) {
-			if a := c.ask("POST", "/v1/run", floodProgram(n)); a != nil {
-				c.result(a, a.text, n)
+			if a := c.request("POST", "/v1/run", floodProgram(n)); a != nil {
+				c.checkResult(a, a.text, n)
 			}
 		},
 		func(n int64) {
-			if a := c.ask("POST", "/v1/run", floodProgram(n), "Accept", "application/x-ndjson"); a != nil {
-				c.stream(a, n)
+			if a := c.request("POST", "/v1/run", floodProgram(n), "Accept", "application/x-ndjson"); a != nil {
+				c.checkStream(a, n)
 			}
 		},
 		func(n int64) {
@@ -159,16 +159,16 @@ func (c *floodClient) ways() [4]func(size int64) {
 				State  string          `json:"state"`
 				Result json.RawMessage `json:"result"`
 			}
-			a := c.ask("POST", "/v1/runs", floodProgram(n))
+			a := c.request("POST", "/v1/runs", floodProgram(n))
 			for a != nil && c.decode(a.text, &run) && run.State != "done" {
 				time.Sleep(100 * time.Millisecond) // the client's polling interval
 				for a = nil; a == nil && !c.t.Failed(); {
-					a = c.ask("GET", "/v1/runs/"+run.ID, "")
+					a = c.request("GET", "/v1/runs/"+run.ID, "")
 				}
 			}
 			if a != nil && !c.t.Failed() {
-				c.result(a, run.Result, n)
-				c.ask("DELETE", "/v1/runs/"+run.ID, "")
+				c.checkResult(a, run.Result, n)
+				c.request("DELETE", "/v1/runs/"+run.ID, "")
 			}
 		},
 		func(n int64) {
@@ -178,7 +178,7 @@ func (c *floodClient) ways() [4]func(size int64) {
 					Error  *struct{ Status int }
 				} `json:"items"`
 			}
-			a := c.ask("POST", "/v1/batch", `{"runs":[`+floodProgram(n)+`,`+floodProgram(n)+`]}`)
+			a := c.request("POST", "/v1/batch", `{"runs":[`+floodProgram(n)+`,`+floodProgram(n)+`]}`)
 			if a == nil || !c.decode(a.text, &batch) {
 				return
 			}
@@ -187,7 +187,7 @@ func (c *floodClient) ways() [4]func(size int64) {
 					c.refused.Add(1)
 					continue
 				}
-				c.result(a, item.Result, n)
+				c.checkResult(a, item.Result, n)
 			}
 		},
 	}
@@ -209,7 +209,7 @@ type floodAnswer struct {
 }
 
 // ask makes a request and reads what comes back. It returns nil for a refusal that says when to try again.
-func (c *floodClient) ask(method, path, body string, headers ...string) *floodAnswer {
+func (c *floodClient) request(method, path, body string, headers ...string) *floodAnswer {
 	req, err := http.NewRequest(method, "http://server"+path, strings.NewReader(body))
 	if err != nil {
 		c.t.Error(err)
@@ -227,7 +227,7 @@ func (c *floodClient) ask(method, path, body string, headers ...string) *floodAn
 		return nil
 	}
 	defer res.Body.Close()
-	a, err := elide(res.Body)
+	a, err := readAnswer(res.Body)
 	switch {
 	case err != nil:
 		c.t.Errorf("%s %s: %d, %v", method, path, res.StatusCode, err)
@@ -257,7 +257,7 @@ func (c *floodClient) decode(text []byte, doc any) bool {
 }
 
 // result checks that a result has the head and the tail of what the program printed.
-func (c *floodClient) result(a *floodAnswer, text []byte, n int64) {
+func (c *floodClient) checkResult(a *floodAnswer, text []byte, n int64) {
 	var doc struct {
 		sandbox.Document
 	}
@@ -302,7 +302,7 @@ func (c *floodClient) result(a *floodAnswer, text []byte, n int64) {
 }
 
 // stream checks the events of a run, and its result.
-func (c *floodClient) stream(a *floodAnswer, n int64) {
+func (c *floodClient) checkStream(a *floodAnswer, n int64) {
 	heard := map[string]int64{}
 	seq := uint64(0)
 	for line := range bytes.Lines(a.text) {
@@ -329,7 +329,7 @@ func (c *floodClient) stream(a *floodAnswer, n int64) {
 			}
 			heard[ev.Kind] += a.outputs[i].size
 		case "result":
-			c.result(a, ev.Result, n)
+			c.checkResult(a, ev.Result, n)
 			if heard["stdout"] != n || heard["stderr"] != n {
 				c.t.Errorf("%v bytes were live, of %d", heard, n)
 			}
@@ -339,8 +339,8 @@ func (c *floodClient) stream(a *floodAnswer, n int64) {
 	c.t.Error("the stream has no result")
 }
 
-// elide reads a document or lines, and puts numbers in place of outputs, which may be large.
-func elide(from io.Reader) (*floodAnswer, error) {
+// readAnswer reads a document or lines, and puts numbers in place of outputs, which may be large.
+func readAnswer(from io.Reader) (*floodAnswer, error) {
 	in := bufio.NewReaderSize(from, 64<<10)
 	a := &floodAnswer{}
 	for {
@@ -360,7 +360,7 @@ func elide(from io.Reader) (*floodAnswer, error) {
 					if more = errors.Is(err, bufio.ErrBufferFull); err != nil && !more {
 						return a, err
 					}
-					o.take(bytes.TrimSuffix(part, []byte(`"`)))
+					o.addPart(bytes.TrimSuffix(part, []byte(`"`)))
 				}
 				a.text = append(strconv.AppendInt(a.text, int64(len(a.outputs)), 10), '"')
 				a.outputs = append(a.outputs, o)
@@ -381,7 +381,7 @@ type floodOutput struct {
 }
 
 // take adds a part of its base64.
-func (o *floodOutput) take(part []byte) {
+func (o *floodOutput) addPart(part []byte) {
 	text := append(o.rest, part...)
 	whole := len(text) / 4 * 4
 	data, err := base64.StdEncoding.AppendDecode(nil, text[:whole])
@@ -406,7 +406,7 @@ func (o *floodOutput) take(part []byte) {
 }
 
 // spilled is how much disk space the server's unnamed files take.
-func (c *floodClient) spilled() (n int64) {
+func (c *floodClient) spilledBytes() (n int64) {
 	fds := fmt.Sprintf("/proc/%d/fd", c.s.cmd.Process.Pid)
 	names, _ := os.ReadDir(fds)
 	for _, name := range names {
@@ -421,7 +421,7 @@ func (c *floodClient) spilled() (n int64) {
 }
 
 // peak is the most memory that the server ever had.
-func (c *floodClient) peak() (n int64) {
+func (c *floodClient) peakMemory() (n int64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.s.cmd.Process.Pid))
 	if err != nil {
 		c.t.Error(err)

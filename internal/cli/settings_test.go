@@ -75,7 +75,7 @@ func FuzzLimits(f *testing.F) {
 	})
 }
 
-func TestFromEnvironment(t *testing.T) {
+func TestReadEnvironment(t *testing.T) {
 	var timeout time.Duration
 	var workdir string
 	var env List
@@ -113,7 +113,7 @@ func TestNearestFlag(t *testing.T) {
 	}
 }
 
-func TestBrief(t *testing.T) {
+func TestBriefSize(t *testing.T) {
 	for size, want := range map[sandbox.Size]string{512 * sandbox.MiB: "512m", sandbox.GiB: "1g", 8 * sandbox.KiB: "8k", 1000: "1000"} {
 		if got := BriefSize(size); got != want {
 			t.Errorf("%d: %s, want %s", size, got, want)

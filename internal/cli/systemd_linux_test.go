@@ -173,7 +173,7 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	sleeping := func() bool { return exec.Command("pgrep", "-f", "^sleep 4711.5$").Run() == nil }
-	await := func(what string, is func() bool) {
+	waitUntil := func(what string, is func() bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -181,7 +181,7 @@ func TestUnits(t *testing.T) {
 			}
 		}
 	}
-	await("the program runs", sleeping)
+	waitUntil("the program runs", sleeping)
 	pid, err := strconv.Atoi(first)
 	if err != nil {
 		t.Fatal(err)
@@ -194,8 +194,8 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = long.Wait() // what became of it is not known, and that is what it says
-	await("the program is gone", func() bool { return !sleeping() })
-	await("another server", func() bool {
+	waitUntil("the program is gone", func() bool { return !sleeping() })
+	waitUntil("another server", func() bool {
 		pid := show("MainPID")
 		return pid != first && pid != "0" && show("ActiveState") == "active"
 	})

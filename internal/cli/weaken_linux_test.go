@@ -51,7 +51,7 @@ func buildTagged(dir, tags string, commands ...string) error {
 }
 
 // weakening lists the symbols of an executable that take walls down.
-func weakening(t *testing.T, file string) (names []string) {
+func weakenSymbols(t *testing.T, file string) (names []string) {
 	t.Helper()
 	f, err := elf.Open(file)
 	if err != nil {
@@ -85,7 +85,7 @@ func TestShippedWithoutWeakening(t *testing.T) {
 		}
 	}
 	for _, name := range shipped {
-		if found := weakening(t, filepath.Join(dir, name)); len(found) > 0 {
+		if found := weakenSymbols(t, filepath.Join(dir, name)); len(found) > 0 {
 			t.Errorf("%s takes walls down: %q", name, found)
 		}
 	}
@@ -94,7 +94,7 @@ func TestShippedWithoutWeakening(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{CommandName, fullName, "sandbox-init"} { // control
-		if len(weakening(t, filepath.Join(variants, name))) == 0 {
+		if len(weakenSymbols(t, filepath.Join(variants, name))) == 0 {
 			t.Errorf("the variant of %s takes no walls down", name)
 		}
 	}

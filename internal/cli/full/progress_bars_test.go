@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// drawOn makes bars that are drawn only when the test says so.
-func drawOn(p *testenv.Paper) (*bars, *bytes.Buffer) {
+// newTestBars makes bars that are drawn only when the test says so.
+func newTestBars(p *testenv.Paper) (*bars, *bytes.Buffer) {
 	var out bytes.Buffer
 	return &bars{to: &out, size: func() (int, int) { return p.Rows, p.Cols }}, &out
 }
@@ -22,7 +22,7 @@ func drawOn(p *testenv.Paper) (*bars, *bytes.Buffer) {
 func TestBarsAreDrawnInPlace(t *testing.T) {
 	p := &testenv.Paper{Rows: 24, Cols: 80}
 	p.Write(t, "$ sandbox-run image pull x\r\n")
-	b, out := drawOn(p)
+	b, out := newTestBars(p)
 	draw := func(last bool) string {
 		b.redraw(last)
 		p.Write(t, out.String())
@@ -59,7 +59,7 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 // More lines than the terminal has rows can not be climbed: those that are under way are shown, the others counted.
 func TestBarsOnASmallTerminal(t *testing.T) {
 	p := &testenv.Paper{Rows: 6, Cols: 80}
-	b, out := drawOn(p)
+	b, out := newTestBars(p)
 	var all []*bar
 	for i := range 10 {
 		all = append(all, b.add(fmt.Sprintf("layer%d", i), 1000))
@@ -116,7 +116,7 @@ func TestBarsElsewhere(t *testing.T) {
 func TestBarsFromMany(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	p := &testenv.Paper{Rows: 50, Cols: 80}
-	b, out := drawOn(p)
+	b, out := newTestBars(p)
 	b.stop, b.idle = make(chan struct{}), make(chan struct{})
 	go b.draw()
 	var all sync.WaitGroup

@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// settingsOf reads a file and arguments as serve does.
-func settingsOf(t testing.TB, file string, args ...string) (*serveOptions, error) {
+// readTestSettings reads a file and arguments as serve does.
+func readTestSettings(t testing.TB, file string, args ...string) (*serveOptions, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "server.yaml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
@@ -42,7 +42,7 @@ warm: python,node
 queue: {wait: 5s}
 log_level: warn
 `
-	o, err := settingsOf(t, file, "--max-pids", "8", "--listen", "[::1]:2")
+	o, err := readTestSettings(t, file, "--max-pids", "8", "--listen", "[::1]:2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,10 +52,10 @@ log_level: warn
 		s.DrainTimeout != defaultDrain {
 		t.Errorf("%+v", s)
 	}
-	if o, err := settingsOf(t, `{"max_memory": "2g", "host": ["a.example"]}`); err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
+	if o, err := readTestSettings(t, `{"max_memory": "2g", "host": ["a.example"]}`); err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
 		t.Errorf("%+v, %v", o.settings, err)
 	}
-	if _, err := settingsOf(t, ""); err != nil {
+	if _, err := readTestSettings(t, ""); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 	for file, says := range map[string]string{
@@ -63,7 +63,7 @@ log_level: warn
 		"config: x": "unknown setting", "- a": "not a mapping", "max_memory:": "null", "max_memory: ''": "it is empty", "allow_workspaces: maybe": "allow_workspaces", "listen: [[a]]": "a list",
 		"max_cpus: .inf": "config", "rate: 0": "more than zero", "rate: -1": "more than zero", "max_memory: 1.5.5": "not a size",
 	} {
-		if _, err := settingsOf(t, file); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), says) {
+		if _, err := readTestSettings(t, file); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", file, err, says)
 		}
 	}
@@ -89,7 +89,7 @@ func FuzzServeSettings(f *testing.F) {
 	f.Add("listen: 127.0.0.1:1\nmax: {memory: 1g}\n")
 	f.Add(`{"warm": ["a", "b"], "rate": 2.5}`)
 	f.Fuzz(func(t *testing.T, file string) {
-		o, err := settingsOf(t, file)
+		o, err := readTestSettings(t, file)
 		if err != nil && !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%q: %v", file, err)
 		}

@@ -29,15 +29,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// shop is a registry in this process, like those on the network.
-type shop struct {
+// testRegistry is a registry in this process, like those on the network.
+type testRegistry struct {
 	*httptest.Server
 	pause atomic.Int64 // nanoseconds between two pieces of a layer
 	sent  atomic.Int64 // bytes of layers
 }
 
-func newShop() *shop {
-	s := &shop{}
+func newTestRegistry() *testRegistry {
+	s := &testRegistry{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
@@ -49,12 +49,12 @@ func newShop() *shop {
 }
 
 // host is what names of its images begin with.
-func (s *shop) host() string { return strings.TrimPrefix(s.URL, "http://") }
+func (s *testRegistry) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
 // slowWriter sends an answer in small pieces.
 type slowWriter struct {
 	http.ResponseWriter
-	of   *shop
+	of   *testRegistry
 	gone <-chan struct{}
 }
 
@@ -77,7 +77,7 @@ func (w *slowWriter) Write(p []byte) (n int, err error) {
 }
 
 // offer puts an image with these layers into the registry.
-func (s *shop) offer(ref string, layers ...v1.Layer) error {
+func (s *testRegistry) addImage(ref string, layers ...v1.Layer) error {
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func archive(to io.Writer, dir string) error {
 }
 
 // noise is a layer with a file of so many bytes that do not compress.
-func noise(t *testing.T, name string, size int) v1.Layer {
+func randomLayer(t *testing.T, name string, size int) v1.Layer {
 	t.Helper()
 	content := make([]byte, size)
 	seed := uint32(len(name) + size)
@@ -152,18 +152,18 @@ func noise(t *testing.T, name string, size int) v1.Layer {
 	return layer
 }
 
-// scriptShops are the registries of scripts, which run side by side, by their addresses.
-var scriptShops sync.Map
+// scriptRegistries are the registries of scripts, which run side by side, by their addresses.
+var scriptRegistries sync.Map
 
 // startRegistry is the script command registry: it sets $REGISTRY to HOST:PORT, until the script ends.
 func startRegistry(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: registry")
 	}
-	s := newShop()
+	s := newTestRegistry()
 	ts.Defer(s.Close)
 	ts.Setenv("REGISTRY", s.host())
-	scriptShops.Store(s.host(), s)
+	scriptRegistries.Store(s.host(), s)
 }
 
 // offerImage is the script command offers NAME DIRECTORY…: an image with a layer for each.
@@ -171,7 +171,7 @@ func offerImage(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: offers NAME DIRECTORY…")
 	}
-	s, ok := scriptShops.Load(ts.Getenv("REGISTRY"))
+	s, ok := scriptRegistries.Load(ts.Getenv("REGISTRY"))
 	if !ok {
 		ts.Fatalf("there is no registry yet")
 	}
@@ -181,7 +181,7 @@ func offerImage(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		layers = append(layers, l)
 	}
-	ts.Check(s.(*shop).offer(args[0], layers...))
+	ts.Check(s.(*testRegistry).addImage(args[0], layers...))
 }
 
 // archiveDirectory is the script command archives DIRECTORY FILE.

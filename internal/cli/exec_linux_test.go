@@ -19,13 +19,13 @@ import (
 	"unicode/utf8"
 )
 
-// patience is for a machine that is busy with everything else.
-const patience = 30 * time.Second
+// testTimeout is for a machine that is busy with everything else.
+const testTimeout = 30 * time.Second
 
 // command is the executable under test with arguments, ended when the test has waited too long.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return exec.CommandContext(ctx, binary(t), args...)
 }
@@ -208,7 +208,7 @@ func TestStuckReader(t *testing.T) {
 }
 
 // An input that never ends holds up nobody who does not read it.
-func TestOpenInput(t *testing.T) {
+func TestUnreadInput(t *testing.T) {
 	needRoot(t)
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -322,7 +322,7 @@ func TestGCAfterKill(t *testing.T) {
 		t.Errorf("our end of the output stayed open for %v", took)
 	}
 	// Another who collects may be at it at this moment.
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
 		if text, err := command(t, "gc").CombinedOutput(); err != nil {
 			t.Errorf("gc: %v\n%s", err, text)
 		}
@@ -367,7 +367,7 @@ func TestNotRoot(t *testing.T) {
 }
 
 // Hosts are as they are: low limits, a strict umask, a /proc that shows processes only. A sandbox is the same there.
-func TestOddHosts(t *testing.T) {
+func TestUnusualHosts(t *testing.T) {
 	needRoot(t)
 	const look = `; exec "$0" exec --quiet -- sh -c 'test ! -s /proc/cmdline && test ! -s /proc/kallsyms && ! touch /proc/sys/kernel/hostname 2>/dev/null && ls /etc/passwd'`
 	for name, host := range map[string]string{
@@ -378,7 +378,7 @@ func TestOddHosts(t *testing.T) {
 		"ignores":     "trap '' HUP INT TERM QUIT PIPE CHLD",
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			out, err := exec.CommandContext(ctx, "unshare", "-m", "--propagation", "private", "bash", "-c", host+look, binary(t)).CombinedOutput()
 			if err != nil || string(out) != "/etc/passwd\n" {

@@ -27,7 +27,7 @@ func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	log, err := audit.Open(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "sandbox-run", "audit.jsonl"), audit.Options{})
 	ts.Check(err)
 	if args[0] == "api" {
-		appendOfAServer(ts, log)
+		appendServerEntries(ts, log)
 		return
 	}
 	n, err := strconv.Atoi(args[0])
@@ -52,8 +52,8 @@ func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// appendOfAServer writes what a server has to say that was started, used and stopped.
-func appendOfAServer(ts *testscript.TestScript, log *audit.Log) {
+// appendServerEntries writes what a server has to say that was started, used and stopped.
+func appendServerEntries(ts *testscript.TestScript, log *audit.Log) {
 	for _, e := range []audit.Entry{
 		{Kind: audit.KindServerStarted},
 		{Kind: audit.KindKey, Reason: "created"},

@@ -81,7 +81,7 @@ func FuzzCopyFilesOut(f *testing.F) {
 	})
 }
 
-func TestMore(t *testing.T) {
+func TestSuggestMemory(t *testing.T) {
 	s := &outcome{machine: sandbox.Machine{Memory: 4 * sandbox.GiB}}
 	for limit, want := range map[sandbox.Size]string{
 		64 * sandbox.MiB: " 128m", 100 * sandbox.MiB: " 128m", 512 * sandbox.MiB: " 1g", 3 * sandbox.GiB: " 4g", 4 * sandbox.GiB: "",
@@ -92,7 +92,7 @@ func TestMore(t *testing.T) {
 	}
 }
 
-func TestCommandLine(t *testing.T) {
+func TestQuoteShell(t *testing.T) {
 	if got := quoteShell([]string{"a", "b c", "", "it's", "--x=$y"}); got != `a 'b c' '' 'it'\''s' '--x=$y'` {
 		t.Error(got)
 	}
