@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Every method of the Go client works against the real server, so that what the two say to each other can not drift apart.
+// Every method of the Go client works against the real server.
 func TestClientMethods(t *testing.T) {
 	s := startLocalServer(t)
 	transport := &client.Unix{Path: s.socket}
@@ -185,7 +185,8 @@ func TestClientMethods(t *testing.T) {
 			}
 		},
 		"Batch": func(t *testing.T) {
-			batch := &wire.Batch{Run: shell(`exit "$1"`), Inputs: []wire.Input{{Name: "a", Args: []string{"0"}}, {Name: "b", Args: []string{"1"}}, {Name: "c", Args: []string{"0"}}}, Parallel: 1, StopOnFailure: true}
+			inputs := []wire.Input{{Name: "a", Args: []string{"0"}}, {Name: "b", Args: []string{"1"}}, {Name: "c", Args: []string{"0"}}}
+			batch := &wire.Batch{Run: shell(`exit "$1"`), Inputs: inputs, Parallel: 1, StopOnFailure: true}
 			var items []client.Item
 			for item, err := range c.Batch(t.Context(), batch) {
 				must(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// The examples are what they say they are: every command of their README prints what is written beside the program.
+// Every command of examples/README.md prints the content of expected.txt.
 func TestExamples(t *testing.T) {
 	testenv.NeedRoot(t)
 	root, err := filepath.Abs("../..")
@@ -55,7 +55,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// listCommands are the lines of a document's shell blocks.
+// listCommands returns the lines of a document's sh blocks.
 func listCommands(document string) (lines []string) {
 	inside := false
 	for line := range strings.Lines(document) {

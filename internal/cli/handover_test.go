@@ -12,7 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// copied puts an executable under test into a directory, under a name of the test's.
+// copyExecutable copies an executable under test into a directory, under the given name.
 func copyExecutable(t *testing.T, executable, dir, name string) string {
 	t.Helper()
 	testenv.NeedSystem(t)
@@ -27,8 +27,7 @@ func copyExecutable(t *testing.T, executable, dir, name string) string {
 	return path
 }
 
-// The thin executable becomes the full one, which is asked here for a backend that no test has: the one that answers is told
-// by its words.
+// The thin executable hands over to the full one. The messages show which of the two has done the work.
 func TestHandOver(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs exec: there, the full one is a child")
@@ -71,7 +70,7 @@ func TestHandOver(t *testing.T) {
 		"of a run":                   {alone, []string{"--backend=docker", "-l", "python", "-c", "1"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
 		"another version":            {filepath.Join(together, fullName), heavy, "/nonexistent", handedOverVariable + "=v0.0.7 go1.99", 125, "and sandbox-run is version v0.0.7 go1.99"},
 		"better, of another version": {filepath.Join(together, fullName), []string{"gc", "--dry-run", "--json"}, "/nonexistent", handedOverVariable + "=v0.0.7\n" + beside, 0, `"dry_run":true`},
-		"better, and nobody to give back to": {filepath.Join(together, fullName), []string{"gc", "--json"}, "/nonexistent", handedOverVariable + "=v0.0.7\n/nonexistent", 125,
+		"better, and no executable to give back to": {filepath.Join(together, fullName), []string{"gc", "--json"}, "/nonexistent", handedOverVariable + "=v0.0.7\n/nonexistent", 125,
 			"hand over to /nonexistent: no such file or directory"},
 		"better, if there": {alone, []string{"gc", "--dry-run", "--json"}, "/nonexistent", "", 0, `"dry_run":true`},
 	} {
@@ -104,7 +103,7 @@ func codeOf(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-// Arguments, environment, descriptors and the process itself stay what they were; the variable that goes along is not handed on.
+// A hand-over keeps arguments, environment, descriptors and the process.
 func TestHandOverKeepsProcess(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs exec and descriptors")

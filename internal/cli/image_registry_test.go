@@ -29,7 +29,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// testRegistry is a registry in this process, like those on the network.
+// testRegistry is an image registry in this process, which can delay and count the bytes of layers.
 type testRegistry struct {
 	*httptest.Server
 	pause atomic.Int64 // nanoseconds between two pieces of a layer
@@ -48,10 +48,10 @@ func newTestRegistry() *testRegistry {
 	return s
 }
 
-// host is what names of its images begin with.
+// host returns HOST:PORT, with which the names of its images begin.
 func (s *testRegistry) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// slowWriter sends an answer in small pieces.
+// slowWriter sends a response in small pieces.
 type slowWriter struct {
 	http.ResponseWriter
 	of   *testRegistry
@@ -76,7 +76,7 @@ func (w *slowWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// offer puts an image with these layers into the registry.
+// addImage adds an image with these layers to the registry.
 func (s *testRegistry) addImage(ref string, layers ...v1.Layer) error {
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
@@ -98,13 +98,13 @@ func (s *testRegistry) addImage(ref string, layers ...v1.Layer) error {
 	if err != nil {
 		return err
 	}
-	// Connections that are kept would outlive the tests.
+	// Idle connections of the default transport would outlive the tests.
 	way := &http.Transport{}
 	defer way.CloseIdleConnections()
 	return remote.Write(tag, img, remote.WithTransport(way))
 }
 
-// directoryLayer is a directory as a layer.
+// directoryLayer makes a layer of a directory.
 func directoryLayer(dir string) (v1.Layer, error) {
 	var b bytes.Buffer
 	if err := archive(&b, dir); err != nil {
@@ -125,7 +125,7 @@ func archive(to io.Writer, dir string) error {
 	return w.Close()
 }
 
-// noise is a layer with a file of so many bytes that do not compress.
+// randomLayer makes a layer with a file of incompressible bytes.
 func randomLayer(t *testing.T, name string, size int) v1.Layer {
 	t.Helper()
 	content := make([]byte, size)
@@ -152,10 +152,10 @@ func randomLayer(t *testing.T, name string, size int) v1.Layer {
 	return layer
 }
 
-// scriptRegistries are the registries of scripts, which run side by side, by their addresses.
+// scriptRegistries are the registries of scripts by address; scripts run in parallel.
 var scriptRegistries sync.Map
 
-// startRegistry is the script command registry: it sets $REGISTRY to HOST:PORT, until the script ends.
+// startRegistry is the script command registry: it starts a registry and sets $REGISTRY to HOST:PORT.
 func startRegistry(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: registry")
@@ -166,7 +166,7 @@ func startRegistry(ts *testscript.TestScript, neg bool, args []string) {
 	scriptRegistries.Store(s.host(), s)
 }
 
-// offerImage is the script command offers NAME DIRECTORY…: an image with a layer for each.
+// offerImage is the script command offers NAME DIRECTORY…: it adds an image with a layer for each directory.
 func offerImage(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: offers NAME DIRECTORY…")
@@ -195,7 +195,7 @@ func archiveDirectory(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(archive(f, ts.MkAbs(args[0])))
 }
 
-// useImage is the script command uses NAME: a sandbox stands on the image, until the script ends.
+// useImage is the script command uses NAME: it holds a lease of the image until the script ends.
 func useImage(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: uses NAME")

@@ -9,7 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 )
 
-// far is a server that takes its time.
+// slowTransport is a transport to a server that answers after a delay.
 type slowTransport struct {
 	client.Transport
 	takes time.Duration
@@ -24,7 +24,7 @@ func (f slowTransport) Dial(ctx context.Context, _, _ string) (client.Socket, cl
 	}
 }
 
-// TestSessionTimeout: silence is called by its name.
+// A server that does not answer in time is reported as such, and other errors are not.
 func TestSessionTimeout(t *testing.T) {
 	if _, err := openSession(slowTransport{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)

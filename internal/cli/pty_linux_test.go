@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is a terminal with somebody in front of it who remembers everything that was shown.
+// screen is a terminal that records everything that is printed to it.
 type screen struct {
 	t      *testing.T
 	master *os.File
 	slave  *os.File
-	env    []string // of what is started
+	env    []string // added to the environment of commands
 
 	mu    sync.Mutex
 	shown bytes.Buffer
@@ -55,7 +55,7 @@ func newScreen(t *testing.T) *screen {
 			s.mu.Lock()
 			s.shown.Write(buf[:n])
 			s.mu.Unlock()
-			if err != nil { // EIO: nobody has the other end open any more
+			if err != nil { // EIO: no process has the other end open
 				return
 			}
 		}
@@ -103,7 +103,7 @@ func (s *screen) start(args ...string) *exec.Cmd {
 	return s.startAs(binary(s.t), args...)
 }
 
-// startAs is start of another executable.
+// startAs is start with another executable.
 func (s *screen) startAs(path string, args ...string) *exec.Cmd {
 	s.t.Helper()
 	cmd := command(s.t, args...)
@@ -117,17 +117,17 @@ func (s *screen) startAs(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run is start and wait; it returns the exit code and what was shown.
+// run starts the command, waits for its end, and returns the exit code and the output.
 func (s *screen) run(args ...string) (int, string) {
 	s.t.Helper()
 	code := exitCode(s.t, s.start(args...).Wait())
-	// What was written before the end may still be on its way to the screen.
+	// The end mark arrives after all output of the command.
 	fmt.Fprint(s.slave, "\x00end")
 	s.waitFor("\x00end")
 	return code, strings.TrimSuffix(s.text(), "\x00end")
 }
 
-// Threat A6 on a real terminal, with its controls: --raw and a pipe let the very same bytes through.
+// Threat A6 on a real terminal. As controls, --raw and a pipe pass the same bytes unchanged.
 func TestThreatA6Terminal(t *testing.T) {
 	needRoot(t)
 	const evil = "\x1b[2J\x1b]0;title\a\rgone\xff\n"
@@ -185,7 +185,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// Ctrl-C typed at the terminal reaches us, and not the program past us.
+// Ctrl-C typed at the terminal reaches sandbox-run, and not the program directly.
 func TestCtrlCTyped(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
@@ -225,7 +225,7 @@ func TestTTY(t *testing.T) {
 	s.typeIn("hello\r")
 	s.waitFor("read <hello>")
 	s.typeIn("\x03")
-	s.waitFor("got INT") // the program has it, and we go on
+	s.waitFor("got INT") // the program gets it, and sandbox-run goes on
 	s.resize(40, 120)
 	s.waitFor("size: 40 120")
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -240,7 +240,7 @@ func TestTTY(t *testing.T) {
 	}
 }
 
-// A terminal can be fed from a pipe: the end of the input is typed.
+// With --tty, the input may be a pipe: its end is typed as Ctrl-D.
 func TestTTYFromPipe(t *testing.T) {
 	needRoot(t)
 	for _, input := range []string{"one\ntwo\n", "no newline", ""} {

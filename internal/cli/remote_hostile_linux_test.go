@@ -21,12 +21,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// fakeServer is a server that is none: it says that it is of our version and world, or something else, and then what it likes.
+// fakeServer has the version and the environment digest of this command, or others, and sends the messages of a test.
 type fakeServer struct {
 	socket string
 
 	mu       sync.Mutex
-	messages []string // first messages
+	messages []string // the first message of each connection
 }
 
 func (i *fakeServer) received() int {
@@ -35,7 +35,7 @@ func (i *fakeServer) received() int {
 	return len(i.messages)
 }
 
-// ownVersion is that of the executable under test.
+// ownVersion returns the version of the executable under test.
 func ownVersion(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command(binary(t), "version").Output()
@@ -87,7 +87,7 @@ func newFakeServer(t *testing.T, header map[string]string, talk func(context.Con
 	return i
 }
 
-// say sends messages, and is silent then until the client goes.
+// sendMessages returns a function that sends messages and then waits until the client disconnects.
 func sendMessages(messages ...string) func(context.Context, *websocket.Conn) {
 	return func(ctx context.Context, c *websocket.Conn) {
 		for _, m := range messages {
@@ -101,12 +101,16 @@ func sendMessages(messages ...string) func(context.Context, *websocket.Conn) {
 
 const (
 	phaseEvent = `{"seq":1,"time":"2026-01-01T00:00:00Z","kind":"phase","phase":"run"}`
-	weakReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3","isolation":{"backend":"process","tier":"process","controls":{},"missing":[]}}`
-	goodReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3","isolation":{"backend":"native","tier":"container","controls":{},"missing":[]}}`
-	weakResult = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,"stdout":"","stderr":"","limits":{},"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]},"violations":[],"language":"python","language_version":"3","phases":[],"files":[]}}`
+	weakReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3",` +
+		`"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]}}`
+	goodReady = `{"kind":"ready","run":"x","language":"python","language_version":"3",` +
+		`"isolation":{"backend":"native","tier":"container","controls":{},"missing":[]}}`
+	weakResult = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,` +
+		`"stdout":"","stderr":"","limits":{},"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]},` +
+		`"violations":[],"language":"python","language_version":"3","phases":[],"files":[]}}`
 )
 
-// Who is of another version, of another world or somebody else's is not told anything.
+// A server of another version or environment digest gets no request.
 func TestServerOfOtherVersion(t *testing.T) {
 	if _, ok := debug.ReadBuildInfo(); !ok {
 		t.Skip("needs build information")
@@ -119,7 +123,7 @@ func TestServerOfOtherVersion(t *testing.T) {
 			if got := runCommandIn(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (commandResult{"1\n", "", 0}) || i.received() != 0 {
 				t.Errorf("%+v, and it was told %d times", got, i.received())
 			}
-			if name == "other world" { // by name, that is one's own business
+			if name == "other world" { // a server that --server names may have another environment
 				return
 			}
 			got := runCommandIn(t, t.TempDir(), "", "--server", "unix://"+i.socket, "-l", "python", "-c", "print(1)")
@@ -136,10 +140,10 @@ func TestServerOfOtherVersion(t *testing.T) {
 	})
 }
 
-// Nobody is talked to who is somebody else (A2), whatever lies at the path.
+// A server of another user gets no request (A2).
 func TestSocketOfAnotherUser(t *testing.T) {
 	needRoot(t)
-	dir, err := os.MkdirTemp("", "sandbox-run-stranger-") // where a stranger can get to
+	dir, err := os.MkdirTemp("", "sandbox-run-stranger-") // t.TempDir is not accessible to other users
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +189,7 @@ while True:
 	}
 }
 
-// Whatever a server answers, the command ends, and says nothing that is not true.
+// With any answer of a server the command ends, with a correct result or an error.
 func TestHostileServer(t *testing.T) {
 	const ours = codeOurs
 	for name, c := range map[string]struct {
@@ -194,7 +198,7 @@ func TestHostileServer(t *testing.T) {
 		out  string
 		says string
 	}{
-		"weaker than asked": {sendMessages(weakReady, phaseEvent, weakResult), 0, "1\n", ""}, // it is run here
+		"weaker than asked": {sendMessages(weakReady, phaseEvent, weakResult), 0, "1\n", ""}, // the program runs here
 		"weaker in the end": {sendMessages(goodReady, phaseEvent, weakResult), codeRefused, "", `tier "container" is required`},
 		"gone at once":      {func(context.Context, *websocket.Conn) {}, ours, "", "may have run"},
 		"gone after the start": {func(ctx context.Context, c *websocket.Conn) {
@@ -204,13 +208,17 @@ func TestHostileServer(t *testing.T) {
 			_ = c.Write(ctx, websocket.MessageText, []byte(phaseEvent))
 			_ = c.Close(websocket.StatusNormalClosure, "")
 		}, ours, "", "may have run"},
-		"not JSON":        {sendMessages("\x1b[2Jhello"), ours, "", "server event: decode"},
-		"no result":       {sendMessages(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
-		"refused":         {sendMessages(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
-		"refused late":    {sendMessages(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`), ours, "", `\x1b[2Jt`},
-		"files elsewhere": {sendMessages(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},
-		"binary":          {func(ctx context.Context, c *websocket.Conn) { _ = c.Write(ctx, websocket.MessageBinary, []byte{0xff}) }, ours, "", "server event: decode"},
-		"very deep":       {sendMessages(strings.Repeat("[", 200_000)), ours, "", "server event: decode"},
+		"not JSON":  {sendMessages("\x1b[2Jhello"), ours, "", "server event: decode"},
+		"no result": {sendMessages(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
+		"refused":   {sendMessages(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
+		"refused late": {sendMessages(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`),
+			ours, "", `\x1b[2Jt`},
+		"files elsewhere": {sendMessages(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`,
+			`"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},
+		"binary": {func(ctx context.Context, c *websocket.Conn) {
+			_ = c.Write(ctx, websocket.MessageBinary, []byte{0xff})
+		}, ours, "", "server event: decode"},
+		"very deep": {sendMessages(strings.Repeat("[", 200_000)), ours, "", "server event: decode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			newFakeServer(t, nil, c.talk)
@@ -230,17 +238,19 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// What a server sends for a terminal is made harmless, as what is run here is (A6).
+// Output from a server is escaped on a terminal, like that of a run here (A6).
 func TestEscapesFromServer(t *testing.T) {
-	newFakeServer(t, nil, sendMessages(goodReady, phaseEvent, `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"stdout","phase":"run","data":"a\u001b[2Jb\n"}`,
-		strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"violations":[]`, `"violations":[],"notes":["\u001b]0;x\u0007"]`).Replace(weakResult)))
+	const output = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"stdout","phase":"run","data":"a\u001b[2Jb\n"}`
+	result := strings.NewReplacer(`"tier":"process"`, `"tier":"container"`,
+		`"violations":[]`, `"violations":[],"notes":["\u001b]0;x\u0007"]`).Replace(weakResult)
+	newFakeServer(t, nil, sendMessages(goodReady, phaseEvent, output, result))
 	_, shown := newScreen(t).run("-l", "python", "-c", "print(1)")
 	if strings.Contains(shown, "\x1b[2J") || strings.Contains(shown, "\x1b]0") || !strings.Contains(shown, `a\x1b[2Jb`) {
 		t.Errorf("%q", shown)
 	}
 }
 
-// Looking for a server that is not there costs next to nothing.
+// Looking for a missing local server takes less than 300 µs.
 func TestFindLocalServerCost(t *testing.T) {
 	t.Setenv(wire.SocketVariable, filepath.Join(t.TempDir(), "none"))
 	best := time.Hour
