@@ -86,7 +86,8 @@ func TestSignals(t *testing.T) {
 		{"SIGQUIT", polite, "20s", []syscall.Signal{syscall.SIGQUIT}, 131, "bye\n", "cancelled by SIGQUIT", 10 * time.Second},
 		{"Ctrl-C and grace", stubborn, "300ms", []syscall.Signal{syscall.SIGINT}, 130, "", "cancelled by Ctrl-C", 10 * time.Second},
 		{"Ctrl-C twice", hears, "20s", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "heard\n", "cancelled by Ctrl-C", 10 * time.Second},
-		{"SIGTERM, then Ctrl-C", hears, "20s", []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, 143, "heard\n", "cancelled by SIGTERM", 10 * time.Second},
+		{"SIGTERM, then Ctrl-C", hears, "20s", []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, 143, "heard\n", "cancelled by SIGTERM",
+			10 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd, out, stderr := startWhenReady(t, "exec", "--grace", test.grace, "--", "sh", "-c", test.program)

@@ -33,8 +33,8 @@ const (
 	floodKeep  = 64 << 20 // output_limit
 )
 
-// TestServeFlood: programs that print gigabytes that are not UTF-8 do not kill a server that is alone in a cgroup of 1 GiB, whichever way
-// their output is asked for (R7, A5). Every answer is right, or a refusal that says when to try again.
+// TestServeFlood: programs that print gigabytes of invalid UTF-8 do not kill a server in a cgroup of 1 GiB, in any way of requesting their
+// output (R7, A5). Every response is correct, or a refusal with Retry-After.
 func TestServeFlood(t *testing.T) {
 	t.Run("seconds", func(t *testing.T) { flood(t, 3*time.Second, 3_000_000, 70_000_000) })
 	t.Run("a minute", func(t *testing.T) {
@@ -84,14 +84,16 @@ func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 		t.Fatalf("%s", s.log())
 	}
 	peak := c.peakMemory()
-	t.Logf("%d answers, %d refused, %d with less output; memory peak %d MiB, spilled %d MiB", c.answers.Load(), c.refused.Load(), c.short.Load(), peak>>20, most>>20)
+	t.Logf("%d answers, %d refused, %d with less output; memory peak %d MiB, spilled %d MiB",
+		c.answers.Load(), c.refused.Load(), c.short.Load(), peak>>20, most>>20)
 	if peak > floodMost {
 		t.Errorf("the server took %d MiB of memory", peak>>20)
 	}
 	if most > floodSpill || most == 0 {
 		t.Errorf("%d MiB were spilled", most>>20)
 	}
-	for end := time.Now().Add(10 * time.Second); c.spilledBytes() != 0; time.Sleep(10 * time.Millisecond) { // an answer ends before its handler
+	// A response ends before its handler has returned the spill space.
+	for end := time.Now().Add(10 * time.Second); c.spilledBytes() != 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("%d bytes of spill space were not returned", c.spilledBytes())
 			break
@@ -112,7 +114,7 @@ func memoryGroup(t *testing.T, limit int) string {
 	dir, file := filepath.Join("/sys/fs/cgroup/memory", fmt.Sprint("sandbox-run-flood-", os.Getpid())), "memory.limit_in_bytes"
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
 		dir, file = filepath.Join("/sys/fs/cgroup", filepath.Base(dir)), "memory.max"
-		_ = os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0) // if not, there is no limit to set
+		_ = os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0) // on failure, the write of memory.max fails
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skip("no cgroup can be made here: ", err)
@@ -134,13 +136,13 @@ func memoryGroup(t *testing.T, limit int) string {
 type floodClient struct {
 	t    *testing.T
 	s    *serverProcess
-	dir  string // of the server
+	dir  string // the server's state directory
 	http *http.Client
 
 	answers, refused, short atomic.Int64
 }
 
-// ways are sync, streamed, async and fetched, and batch.
+// ways returns the ways to request a run: synchronous, streamed, asynchronous, batch.
 func (c *floodClient) ways() [4]func(size int64) {
 	return [4]func(int64){
 		func(n int64) {
@@ -193,7 +195,7 @@ func (c *floodClient) ways() [4]func(size int64) {
 	}
 }
 
-// period is what programs print again and again. No part of it is UTF-8.
+// period is what programs print repeatedly. No part of it is UTF-8.
 const period = "\200\201\202\203\204\205\206"
 
 func floodProgram(n int64) string {
@@ -202,13 +204,13 @@ f >&2 & f; wait`, n))
 	return fmt.Sprintf(`{"language":"shell","code":%s,"output_limit":"%d","memory":"64MiB","timeout":"5m"}`, code, floodKeep)
 }
 
-// floodAnswer is an answer, with the place of each output in outputs instead of its text.
+// floodAnswer is a response whose outputs are replaced by their index in outputs.
 type floodAnswer struct {
 	text    []byte
 	outputs []floodOutput
 }
 
-// ask makes a request and reads what comes back. It returns nil for a refusal that says when to try again.
+// request makes a request and reads the response. It returns nil for a refusal with Retry-After.
 func (c *floodClient) request(method, path, body string, headers ...string) *floodAnswer {
 	req, err := http.NewRequest(method, "http://server"+path, strings.NewReader(body))
 	if err != nil {
@@ -238,7 +240,7 @@ func (c *floodClient) request(method, path, body string, headers ...string) *flo
 			c.t.Errorf("%d without Retry-After: %s", res.StatusCode, a.text)
 		}
 		c.refused.Add(1)
-		time.Sleep(time.Second) // as a client does that was refused
+		time.Sleep(time.Second) // as a refused client does
 		return nil
 	case res.StatusCode/100 != 2:
 		c.t.Errorf("%s %s: %d %s", method, path, res.StatusCode, a.text)
@@ -256,7 +258,7 @@ func (c *floodClient) decode(text []byte, doc any) bool {
 	return err == nil
 }
 
-// result checks that a result has the head and the tail of what the program printed.
+// checkResult checks that a result has the head and the tail of the printed output.
 func (c *floodClient) checkResult(a *floodAnswer, text []byte, n int64) {
 	var doc struct {
 		sandbox.Document
@@ -301,7 +303,7 @@ func (c *floodClient) checkResult(a *floodAnswer, text []byte, n int64) {
 	}
 }
 
-// stream checks the events of a run, and its result.
+// checkStream checks the events of a run and its result.
 func (c *floodClient) checkStream(a *floodAnswer, n int64) {
 	heard := map[string]int64{}
 	seq := uint64(0)
@@ -339,7 +341,7 @@ func (c *floodClient) checkStream(a *floodAnswer, n int64) {
 	c.t.Error("the stream has no result")
 }
 
-// readAnswer reads a document or lines, and puts numbers in place of outputs, which may be large.
+// readAnswer reads a document or lines and replaces outputs, which may be large, by their index.
 func readAnswer(from io.Reader) (*floodAnswer, error) {
 	in := bufio.NewReaderSize(from, 64<<10)
 	a := &floodAnswer{}
@@ -370,17 +372,17 @@ func readAnswer(from io.Reader) (*floodAnswer, error) {
 	}
 }
 
-// floodOutput is what an output was found to be: periods, which may be shifted once.
+// floodOutput describes an output: repeated periods, with at most one shift where bytes were dropped.
 type floodOutput struct {
 	size  int64
-	first int64 // place of the first byte in a period
-	shift int64 // of the rest against the beginning
-	cut   int64 // where; -1: nowhere
+	first int64 // position of the first byte in a period
+	shift int64 // of the period after the cut
+	cut   int64 // position of the shift; -1 without one
 	rest  []byte
 	err   error
 }
 
-// take adds a part of its base64.
+// addPart decodes and checks a part of the base64 text.
 func (o *floodOutput) addPart(part []byte) {
 	text := append(o.rest, part...)
 	whole := len(text) / 4 * 4
@@ -405,7 +407,7 @@ func (o *floodOutput) addPart(part []byte) {
 	o.size += int64(len(data))
 }
 
-// spilled is how much disk space the server's unnamed files take.
+// spilledBytes returns the size of the server's unnamed files.
 func (c *floodClient) spilledBytes() (n int64) {
 	fds := fmt.Sprintf("/proc/%d/fd", c.s.cmd.Process.Pid)
 	names, _ := os.ReadDir(fds)
@@ -420,7 +422,7 @@ func (c *floodClient) spilledBytes() (n int64) {
 	return n
 }
 
-// peak is the most memory that the server ever had.
+// peakMemory returns the server's peak resident memory.
 func (c *floodClient) peakMemory() (n int64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.s.cmd.Process.Pid))
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// followed is what a key has open at a server.
+// followedRun is a run that a client follows over a stream and over a WebSocket.
 type followedRun struct {
 	stream *http.Response
 	lines  *bufio.Scanner
 	socket *websocket.Conn
 }
 
-// followRun follows a run in both ways, and has seen its first event in each.
+// followRun follows a run in both ways, and has read its first event in each.
 func followRun(t *testing.T, s *serverProcess, id, token string) *followedRun {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), serveTime)
@@ -44,7 +44,8 @@ func followRun(t *testing.T, s *serverProcess, id, token string) *followedRun {
 	if o.lines = bufio.NewScanner(o.stream.Body); !o.lines.Scan() {
 		t.Fatal(o.lines.Err())
 	}
-	if o.socket, _, err = websocket.Dial(ctx, base+"/ws", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"sandbox-run.v1"}}); err != nil {
+	options := &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"sandbox-run.v1"}}
+	if o.socket, _, err = websocket.Dial(ctx, base+"/ws", options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = o.socket.CloseNow() })
@@ -54,7 +55,7 @@ func followRun(t *testing.T, s *serverProcess, id, token string) *followedRun {
 	return o
 }
 
-// end reads both to their ends: the last line of the one, and how the other was closed.
+// end reads both to their ends. It returns the last line of the stream and the close error of the WebSocket.
 func (o *followedRun) end(t *testing.T) (last string, closed websocket.CloseError) {
 	t.Helper()
 	for o.lines.Scan() {
@@ -75,14 +76,14 @@ func (o *followedRun) end(t *testing.T) (last string, closed websocket.CloseErro
 	}
 }
 
-// expireKeys has the time be over of the keys that have one, rather than wait for it.
+// expireKeys sets the expiry of all keys that have one to the past.
 func expireKeys(t *testing.T, keys string) {
 	t.Helper()
 	lock, err := os.OpenFile(keys+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close() // and with it, it is unlocked
+	defer lock.Close() // unlocks it
 	if err := userdir.Lock(lock, false, serveTime); err != nil {
 		t.Fatal(err)
 	}
@@ -102,13 +103,14 @@ func expireKeys(t *testing.T, keys string) {
 	}
 }
 
-// A2: what was followed with a key that is rotated, removed or expired by now ends, and says why; what the key had accepted goes on, and is the key's. With an
-// overlap nothing ends before that is over, and nothing of others ends at all.
+// A2: streams and WebSockets of a key that is rotated, removed or expired are closed with the reason. The key's runs go on and stay the
+// key's. During an overlap nothing is closed, and other keys are not affected.
 func TestServeRevokedKeys(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
 	keys := filepath.Join(dir, "keys", "keys.json")
-	rotated, removed, overlaps, other := newKey(t, dir, "--name", "rotated"), newKey(t, dir, "--name", "removed"), newKey(t, dir, "--name", "overlaps"), newKey(t, dir, "--name", "other")
+	rotated, removed := newKey(t, dir, "--name", "rotated"), newKey(t, dir, "--name", "removed")
+	overlaps, other := newKey(t, dir, "--name", "overlaps"), newKey(t, dir, "--name", "other")
 	expired := newKey(t, dir, "--name", "expired", "--expires", "1h")
 	s := startServer(t, append(args, "--listen", "127.0.0.1:0")...)
 	start := func(token string) (id string) {
@@ -144,11 +146,11 @@ func TestServeRevokedKeys(t *testing.T) {
 		}
 		t.Log(name, time.Since(began))
 	}
-	// Those of the others are open still, and their programs hear what is said.
+	// The connections of other keys are still open, and their programs get input.
 	for token, now := range map[string]string{rotated: fresh, overlaps: renewed, other: other} {
 		o := open[token]
 		if token == rotated {
-			o = followRun(t, s, runs[token], now) // by the secret that it has now
+			o = followRun(t, s, runs[token], now) // with the new secret
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), serveTime)
 		if err := o.socket.Write(ctx, websocket.MessageText, []byte(`{"type":"stdin","data":"on\n"}`)); err != nil {

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// sleepRequest is a program that can be told from all others, and says when it runs.
+// sleepRequest is a request whose program prints "ready" and sleeps for a time that identifies it.
 func sleepRequest(seconds string) string {
 	return fmt.Sprintf(`{"language":"shell","code":"echo ready; sleep %s; echo done","timeout":"100s"}`, seconds)
 }
 
-// accept starts a program in the background, and waits until it runs.
+// startRun starts an asynchronous run, and waits until it runs.
 func (s *serverProcess) startRun(body string) (id string) {
 	s.t.Helper()
 	r := s.request(0, "POST", "/v1/runs", body)
@@ -40,7 +40,7 @@ func (s *serverProcess) state(id string) string {
 	return s.request(0, "GET", "/v1/runs/"+id, "").field(s.t, "state")
 }
 
-// sleeping reports whether a process with that argument is there, on the whole machine.
+// sleepExists reports whether a sleep process with that argument exists on this machine.
 func sleepExists(argument string) bool {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range all {
@@ -69,14 +69,14 @@ func waitUntilThere(t *testing.T, argument string) {
 	}
 }
 
-// Drain: runs that were accepted end, and their results are there after a restart. A second signal does not wait.
+// SIGTERM drains: accepted runs end, and their results exist after a restart. A second signal ends the runs at once.
 func TestServeDrain(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
 	socket := filepath.Join(dir, "run", "s")
 	args = append(args, "--listen", "unix://"+socket)
 	s := startServer(t, append(args, "--drain-timeout", "100s")...)
-	id := s.startRun(sleepRequest("8.00471")) // long enough to be under way still, on a busy machine as well
+	id := s.startRun(sleepRequest("8.00471")) // still runs after SIGTERM, also on a busy machine
 	s.signal(syscall.SIGTERM)
 	s.waitForLog("draining")
 	for end := time.Now().Add(serveTime); ; time.Sleep(10 * time.Millisecond) {
@@ -90,7 +90,8 @@ func TestServeDrain(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, s.log())
 	}
 	again := startServer(t, args...)
-	if r := again.request(0, "GET", "/v1/runs/"+id, ""); r.code != 200 || r.field(t, "verdict") != "ok" || !strings.Contains(r.body, `ready\ndone`) {
+	r := again.request(0, "GET", "/v1/runs/"+id, "")
+	if r.code != 200 || r.field(t, "verdict") != "ok" || !strings.Contains(r.body, `ready\ndone`) {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	id = again.startRun(sleepRequest("99.00472"))
@@ -99,14 +100,14 @@ func TestServeDrain(t *testing.T) {
 	again.signal(syscall.SIGTERM)
 	again.waitForLog("draining")
 	if !sleepExists("99.00472") {
-		t.Error("nobody waited for it")
+		t.Error("the server did not wait for the run")
 	}
 	again.signal(syscall.SIGTERM)
 	if code := again.wait(); code != 0 || time.Since(began) > 60*time.Second {
 		t.Errorf("exit code %d after %v\n%s", code, time.Since(began), again.log())
 	}
 	waitUntilGone(t, "99.00472")
-	// A deadline does what the second signal did.
+	// --drain-timeout ends the runs like a second signal.
 	third := startServer(t, append(args, "--drain-timeout", "1s")...)
 	if r := third.request(0, "GET", "/v1/runs/"+id, ""); r.code != 200 || r.field(t, "verdict") != "cancelled" {
 		t.Errorf("%d %s", r.code, r.body)
@@ -119,7 +120,7 @@ func TestServeDrain(t *testing.T) {
 	waitUntilGone(t, "99.00473")
 }
 
-// W6: a server that is killed leaves nothing that the next does not take over or remove. Two do not share a socket.
+// W6: a server takes over or removes what a killed server left. Two servers do not share a socket.
 func TestServeKilled(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
@@ -132,10 +133,11 @@ func TestServeKilled(t *testing.T) {
 	id := s.startRun(sleepRequest("99.00474"))
 	waitUntilThere(t, "99.00474")
 	out, err := command(t, append([]string{"serve"}, args...)...).CombinedOutput()
-	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), fmt.Sprintf("a server is running on this socket (pid %d)", s.cmd.Process.Pid)) {
+	want := fmt.Sprintf("a server is running on this socket (pid %d)", s.cmd.Process.Pid)
+	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), want) {
 		t.Errorf("a second one: %d %s", code, out)
 	}
-	s.checkRun(0) // which has not disturbed the first
+	s.checkRun(0) // the second has not disturbed the first
 	s.signal(syscall.SIGKILL)
 	<-s.over
 	waitUntilGone(t, "99.00474")
@@ -159,7 +161,7 @@ func TestServeKilled(t *testing.T) {
 	}
 }
 
-// A4: who takes his time over the head of a request is cut off. One who sends it at once is not, however long the program runs.
+// A4: the server closes the connection of a client that sends a request header slowly, but not that of a client whose program runs long.
 func TestServeSlowClients(t *testing.T) {
 	needRoot(t)
 	_, args := newServerDir(t)
@@ -200,7 +202,7 @@ func TestServeSlowClients(t *testing.T) {
 	}
 }
 
-// systemd's two protocols: sockets that it has opened, and a word when it is ready. The executable that it starts may be the thin one.
+// The server supports systemd's socket activation and notification, also if systemd starts the thin executable.
 func TestServeActivated(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
@@ -215,37 +217,38 @@ func TestServeActivated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	words, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	notifications, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer words.Close()
-	hear := func() string {
+	defer notifications.Close()
+	readNotification := func() string {
 		t.Helper()
-		_ = words.SetReadDeadline(time.Now().Add(serveTime))
+		_ = notifications.SetReadDeadline(time.Now().Add(serveTime))
 		buf := make([]byte, 4096)
-		n, err := words.Read(buf)
+		n, err := notifications.Read(buf)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(buf[:n])
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$@"`, "sh", binary(t), "serve"}, args...)...)
+	const activate = `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$@"`
+	cmd := exec.Command("/bin/sh", append([]string{"-c", activate, "sh", binary(t), "serve"}, args...)...)
 	cmd.ExtraFiles = []*os.File{held}
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(dir, "notify"), "WATCHDOG_USEC=600000")
 	s := startCommand(t, cmd)
 	if s.at[0] != "unix://"+path || len(s.at) != 1 {
 		t.Errorf("%q", s.at)
 	}
-	if got := hear(); !strings.HasPrefix(got, "READY=1\n") || !strings.Contains(got, fmt.Sprintf("MAINPID=%d", cmd.Process.Pid)) {
+	if got := readNotification(); !strings.HasPrefix(got, "READY=1\n") || !strings.Contains(got, fmt.Sprintf("MAINPID=%d", cmd.Process.Pid)) {
 		t.Errorf("%q", got)
 	}
-	if got := hear(); got != "WATCHDOG=1" {
+	if got := readNotification(); got != "WATCHDOG=1" {
 		t.Errorf("%q", got)
 	}
 	s.checkRun(0)
 	s.signal(syscall.SIGTERM)
-	for got := ""; !strings.HasPrefix(got, "STOPPING=1"); got = hear() {
+	for got := ""; !strings.HasPrefix(got, "STOPPING=1"); got = readNotification() {
 	}
 	if code := s.wait(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, s.log())
@@ -255,7 +258,7 @@ func TestServeActivated(t *testing.T) {
 	}
 }
 
-// An ordinary user's server is where his clients look for it, and nobody else's business.
+// An ordinary user's server listens on the default socket, and only that user and root can use it.
 func TestServeOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	dir, err := os.MkdirTemp("", "sandbox-run-serve-")
@@ -282,18 +285,18 @@ func TestServeOfAnotherUser(t *testing.T) {
 	if r := s.request(0, "GET", "/v1/health", ""); r.code != 200 { // root may
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	// The mode keeps strangers out; should somebody open it, who they are does.
+	// The mode of the socket keeps other users out. If the mode is changed, the check of the peer's uid does.
 	const connect = `import socket, sys
 c = socket.socket(socket.AF_UNIX); c.settimeout(60); c.connect(sys.argv[1])
 c.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); print(c.recv(12))`
-	say := func(uid uint32) string {
+	connectAs := func(uid uint32) string {
 		out, _ := as(uid, "/usr/bin/python3", "-c", connect, socket).CombinedOutput()
 		return string(out)
 	}
-	if got := say(user); !strings.Contains(got, "HTTP/1.1 200") {
+	if got := connectAs(user); !strings.Contains(got, "HTTP/1.1 200") {
 		t.Errorf("the positive control: %s", got)
 	}
-	if got := say(stranger); !strings.Contains(got, "PermissionError") {
+	if got := connectAs(stranger); !strings.Contains(got, "PermissionError") {
 		t.Errorf("%s", got)
 	}
 	for path, mode := range map[string]os.FileMode{dir: 0o755, filepath.Dir(socket): 0o755, socket: 0o666} {
@@ -301,16 +304,16 @@ c.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); p
 			t.Fatal(err)
 		}
 	}
-	if got := say(stranger); strings.Contains(got, "HTTP") || strings.Contains(got, "PermissionError") {
+	if got := connectAs(stranger); strings.Contains(got, "HTTP") || strings.Contains(got, "PermissionError") {
 		t.Errorf("%s", got)
 	}
 	s.waitForLog(`"uid":65534`)
-	if got := say(user); !strings.Contains(got, "HTTP/1.1 200") {
+	if got := connectAs(user); !strings.Contains(got, "HTTP/1.1 200") {
 		t.Errorf("after that: %s", got)
 	}
 }
 
-// SIGHUP: ceilings and the level of logs are read again; a file that is wrong changes nothing.
+// SIGHUP reloads ceilings and the log level. An invalid file changes nothing.
 func TestServeReload(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
@@ -324,17 +327,18 @@ func TestServeReload(t *testing.T) {
 	write("max_memory: 256m\n")
 	s := startServer(t, append(args, "--listen", "unix://"+filepath.Join(dir, "run", "s"), "--config", config)...)
 	const big = `{"language":"shell","code":"echo big","memory":"300m"}`
-	if r := s.request(0, "POST", "/v1/run", big); r.code != 403 || !strings.Contains(r.body, "above_ceiling") || !strings.Contains(r.body, "256 MiB") {
+	r := s.request(0, "POST", "/v1/run", big)
+	if r.code != 403 || !strings.Contains(r.body, "above_ceiling") || !strings.Contains(r.body, "256 MiB") {
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	// What a request leaves open is lowered to the ceiling.
+	// A default above the ceiling is lowered to the ceiling.
 	if r := s.request(0, "POST", "/v1/run", hello); r.code != 200 || !strings.Contains(r.body, `"memory":268435456`) {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	write("max_memory: 512m\nqueue: 7\nlog_level: debug\n")
 	s.signal(syscall.SIGHUP)
 	s.waitForLog(`"settings reloaded"`)
-	s.waitForLog(`"settings":["queue"]`) // takes a restart
+	s.waitForLog(`"settings":["queue"]`) // needs a restart
 	if r := s.request(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}

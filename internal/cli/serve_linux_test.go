@@ -22,21 +22,21 @@ import (
 	"time"
 )
 
-// serveTime is for a server on a machine that is busy with everything else.
+// serveTime is long enough for a server on a busy machine.
 const serveTime = 2 * time.Minute
 
-// served is a real server, in a process of its own.
+// serverProcess is a server in its own process.
 type serverProcess struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	at   []string // where it is reached
+	at   []string // its addresses
 	mu   sync.Mutex
 	logs bytes.Buffer
 	over chan struct{} // closed when it has ended
 	err  error
 }
 
-// place is what a server needs that is nobody else's.
+// newServerDir makes a directory for the state and the keys of a server, and returns the flags that name it.
 func newServerDir(t *testing.T) (dir string, args []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -45,8 +45,9 @@ func newServerDir(t *testing.T) (dir string, args []string) {
 
 func startServer(t *testing.T, args ...string) *serverProcess {
 	t.Helper()
-	// What whoever runs the tests ignores (nohup) the server would ignore too.
-	return startCommand(t, exec.Command("/usr/bin/env", append([]string{"--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)...))
+	// The server would inherit ignored signals from the test process, which may run under nohup.
+	args = append([]string{"--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)
+	return startCommand(t, exec.Command("/usr/bin/env", args...))
 }
 
 func startCommand(t *testing.T, cmd *exec.Cmd) *serverProcess {
@@ -94,7 +95,7 @@ func (s *serverProcess) log() string {
 	return s.logs.String()
 }
 
-// end waits until it has ended, and returns its exit code.
+// wait waits for the end of the server, and returns its exit code.
 func (s *serverProcess) wait() int {
 	s.t.Helper()
 	select {
@@ -112,7 +113,7 @@ func (s *serverProcess) signal(sig os.Signal) {
 	}
 }
 
-// until waits for something in its log.
+// waitForLog waits until the log contains the text.
 func (s *serverProcess) waitForLog(text string) {
 	s.t.Helper()
 	for end := time.Now().Add(serveTime); !strings.Contains(s.log(), text); time.Sleep(20 * time.Millisecond) {
@@ -122,7 +123,6 @@ func (s *serverProcess) waitForLog(text string) {
 	}
 }
 
-// reply is what came back.
 type reply struct {
 	code   int
 	header http.Header
@@ -139,7 +139,7 @@ func (r reply) field(t *testing.T, name string) string {
 	return text
 }
 
-// ask makes a request through the n-th address. Headers are names and values; Host is one, too.
+// request makes a request to the n-th address. headers are names and values; "TLS" alone uses https.
 func (s *serverProcess) request(n int, method, path, body string, headers ...string) reply {
 	s.t.Helper()
 	r, err := s.tryRequest(n, method, path, body, headers...)
@@ -189,7 +189,7 @@ func (s *serverProcess) tryRequest(n int, method, path, body string, headers ...
 
 const hello = `{"language":"shell","code":"echo hello"}`
 
-// greets checks that programs really run.
+// checkRun checks that the server runs a program.
 func (s *serverProcess) checkRun(n int, headers ...string) {
 	s.t.Helper()
 	if r := s.request(n, "POST", "/v1/run", hello, headers...); r.code != 200 || r.field(s.t, "stdout") != "hello\n" {
@@ -197,7 +197,7 @@ func (s *serverProcess) checkRun(n int, headers ...string) {
 	}
 }
 
-// newKey makes a key in a server's file, by the command.
+// newKey makes a key in the server's key file, and returns its token.
 func newKey(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, err := command(t, append([]string{"key", "create", "--keys", filepath.Join(dir, "keys", "keys.json")}, args...)...).Output()
@@ -209,8 +209,8 @@ func newKey(t *testing.T, dir string, args ...string) string {
 
 func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
 
-// The unix socket needs no key; loopback does as soon as there is one. A2: whatever is wrong with a key, the answer is the same; what is another's
-// does not exist.
+// The unix socket needs no key; loopback needs one as soon as a key exists. A2: the response to every invalid key is the same, and runs of
+// other keys do not exist for a key.
 func TestServeKeys(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
@@ -220,9 +220,9 @@ func TestServeKeys(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	s.checkRun(0)
-	s.checkRun(1) // there are no keys, and it is said
+	s.checkRun(1) // without keys, with a warning
 	if !strings.Contains(s.log(), "every user of this machine") {
-		t.Errorf("nobody is warned:\n%s", s.log())
+		t.Errorf("there is no warning:\n%s", s.log())
 	}
 	a := newKey(t, dir, "--name", "a")
 	b := newKey(t, dir, "--name", "b", "--limits", "memory=64m")
@@ -241,14 +241,15 @@ func TestServeKeys(t *testing.T) {
 	}
 	wrong := a[:len(a)-20] + strings.Repeat("a", 20)
 	for name, headers := range map[string][]string{
-		"wrong": bearer(wrong), "cut": bearer(a[:20]), "longer": bearer(a + "a"), "oversized": bearer(strings.Repeat("a", 30_000)), "scheme": {"Authorization", "Basic " + a},
+		"wrong": bearer(wrong), "cut": bearer(a[:20]), "longer": bearer(a + "a"), "oversized": bearer(strings.Repeat("a", 30_000)),
+		"scheme": {"Authorization", "Basic " + a},
 		"prefix": bearer("sbx_"), "other header": {"X-API-Key", wrong},
 	} {
 		if r := s.request(1, "POST", "/v1/run", hello, headers...); r.code != 401 || plain(r) != plain(want) {
 			t.Errorf("%s: %d %s", name, r.code, r.body)
 		}
 	}
-	if r := s.request(0, "POST", "/v1/run", hello, bearer(wrong)...); r.code != 401 { // even where none is needed
+	if r := s.request(0, "POST", "/v1/run", hello, bearer(wrong)...); r.code != 401 { // even where no key is needed
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	if r, err := s.tryRequest(1, "POST", "/v1/run", hello, bearer(strings.Repeat("a", 100_000))...); err == nil && r.code != 431 {
@@ -260,7 +261,7 @@ func TestServeKeys(t *testing.T) {
 	if r := s.request(1, "GET", "/v1/languages", "", bearer(reader)...); r.code != 200 {
 		t.Errorf("scope: %d %s", r.code, r.body)
 	}
-	// A key's own ceilings.
+	// A key has its own ceilings.
 	big := `{"language":"shell","code":"echo hello","memory":"128m"}`
 	if r := s.request(1, "POST", "/v1/run", big, bearer(b)...); r.code != 403 || !strings.Contains(r.body, "64 MiB") {
 		t.Errorf("%d %s", r.code, r.body)
@@ -292,7 +293,7 @@ func TestServeKeys(t *testing.T) {
 	if strings.ReplaceAll(plain(other), id, "ID") != strings.ReplaceAll(plain(unknown), strings.Repeat("x", len(id)), "ID") {
 		t.Errorf("another's can be told from one that is not:\n%s\n%s", other.body, unknown.body)
 	}
-	// A key that is removed is refused at once; one that is rotated is another.
+	// A removed key, and the old secret of a rotated key, are refused at once.
 	keys := filepath.Join(dir, "keys", "keys.json")
 	if out, err := command(t, "key", "rm", "--keys", keys, "b").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -310,7 +311,7 @@ func TestServeKeys(t *testing.T) {
 	if r := s.request(1, "GET", "/v1/runs/"+id, "", bearer(strings.TrimSpace(string(rotated)))...); r.code != 200 {
 		t.Errorf("what belongs to it: %d %s", r.code, r.body)
 	}
-	// A1: nothing of the keys is in the log, or in anything that was answered.
+	// A1: the log contains no secret.
 	for _, secret := range []string{a, b, reader, strings.TrimSpace(string(rotated))} {
 		if strings.Contains(s.log(), secret[20:40]) {
 			t.Errorf("a secret is in the log:\n%s", s.log())
@@ -328,7 +329,7 @@ func TestServeKeys(t *testing.T) {
 	}
 }
 
-// A3: pages in browsers, and names that have come to mean 127.0.0.1.
+// A3: requests of foreign web pages, and DNS rebinding, are refused.
 func TestServeBrowsers(t *testing.T) {
 	needRoot(t)
 	_, args := newServerDir(t)
@@ -337,23 +338,28 @@ func TestServeBrowsers(t *testing.T) {
 	s.checkRun(0, "Host", "run.example.com:8080")
 	s.checkRun(0, "Origin", "https://app.example.com", "Sec-Fetch-Site", "cross-site")
 	for _, headers := range [][]string{
-		{"Host", "attacker.example"}, {"Host", "127.0.0.1.attacker.example"}, {"Origin", "https://attacker.example"}, {"Origin", "null"}, {"Sec-Fetch-Site", "cross-site"},
-		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"}, // rebinding: all of it fits together
+		{"Host", "attacker.example"}, {"Host", "127.0.0.1.attacker.example"}, {"Origin", "https://attacker.example"}, {"Origin", "null"},
+		{"Sec-Fetch-Site", "cross-site"},
+		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"}, // rebinding: the headers are consistent
 	} {
 		for _, path := range []string{"/v1/run", "/v1/health", "/docs", "/openapi.json"} {
-			if r := s.request(0, "POST", path, hello, headers...); r.code != 403 || r.header.Get("Access-Control-Allow-Origin") != "" || !strings.Contains(r.body, "try") && !strings.Contains(r.body, "hint") {
+			r := s.request(0, "POST", path, hello, headers...)
+			hint := strings.Contains(r.body, "try") || strings.Contains(r.body, "hint")
+			if r.code != 403 || r.header.Get("Access-Control-Allow-Origin") != "" || !hint {
 				t.Errorf("%q %s: %d %s", headers, path, r.code, r.body)
 			}
 		}
 	}
 }
 
-// What other machines can reach needs keys, and TLS or a word that it does not.
+// An address that other machines can reach needs keys, and TLS or --insecure-http.
 func TestServeExposed(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if out, err := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", cert).CombinedOutput(); err != nil {
+	openssl := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+		"-subj", "/CN=localhost", "-keyout", key, "-out", cert)
+	if out, err := openssl.CombinedOutput(); err != nil {
 		t.Fatalf("openssl: %v\n%s", err, out)
 	}
 	refused := func(says string, more ...string) {
@@ -391,7 +397,7 @@ func TestServeExposed(t *testing.T) {
 	}
 }
 
-// A9: what is the operator's to give is refused unless it is given, and had when it is.
+// A9: requests can use resources of the server only if the operator allows them.
 func TestServeAllowances(t *testing.T) {
 	needRoot(t)
 	dir, args := newServerDir(t)
@@ -399,7 +405,7 @@ func TestServeAllowances(t *testing.T) {
 	if err := os.Mkdir(shown, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{dir, filepath.Dir(dir)} { // what is inside must be able to look
+	for _, path := range []string{dir, filepath.Dir(dir)} { // the program must be able to read it
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -429,15 +435,17 @@ func TestServeAllowances(t *testing.T) {
 			t.Errorf("%s: %d %s", more, r.code, r.body)
 		}
 	}
-	// A1: neither do programs find it.
-	if r := strict.request(0, "POST", "/v1/run", program("env; cat /proc/*/environ", `"labels":{}`)); strings.Contains(r.body, "SECRET") || r.code != 200 {
+	// A1: programs can not find the server's variables.
+	r := strict.request(0, "POST", "/v1/run", program("env; cat /proc/*/environ", `"labels":{}`))
+	if strings.Contains(r.body, "SECRET") || r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	strict.signal(syscall.SIGTERM)
 	strict.wait()
 	given := append([]string{
 		"--default-signal=TERM", "SECRET_OF_THE_SERVER=s3cret", "XDG_DATA_HOME=" + filepath.Join(dir, "data"), binary(t), "serve",
-		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci", "--allow-writable-root", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
+		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci",
+		"--allow-writable-root", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
 	}, args...)
 	open := startCommand(t, exec.Command("/usr/bin/env", given...))
 	for _, test := range tests {
@@ -457,8 +465,9 @@ func TestServeAllowances(t *testing.T) {
 			t.Errorf("%s: %d %s", name, r.code, r.body)
 		}
 	}
-	// F12: allowed, but only on an image
-	if r := open.request(0, "POST", "/v1/run", program("true", `"writable_root":true`)); r.code != 501 || !strings.Contains(r.body, "only an image's root") {
+	// F12: a writable root is allowed only on an image.
+	r = open.request(0, "POST", "/v1/run", program("true", `"writable_root":true`))
+	if r.code != 501 || !strings.Contains(r.body, "only an image's root") {
 		t.Errorf("writable root of the host: %d %s", r.code, r.body)
 	}
 }

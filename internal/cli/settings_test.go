@@ -54,7 +54,7 @@ func TestReadNumbers(t *testing.T) {
 	}
 }
 
-// FuzzLimits: whatever is read is a number a limit can be.
+// FuzzLimits: every value that is accepted is valid for a limit.
 func FuzzLimits(f *testing.F) {
 	for _, s := range []string{"5", "1.5s", "-1", "NaN", "512m", "9223372036854775808", ".", "1e400", "\x00"} {
 		f.Add(s)
