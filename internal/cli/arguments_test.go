@@ -12,19 +12,26 @@ func TestScanArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		// The local server is asked only if it may do the run.
 		"x.py": sandbox + native + local, "-l python -c 1": sandbox + native + local, "--server auto x.py": sandbox + native + local,
-		"--server=auto x.py": sandbox + native + local, "x.py -- --server never": sandbox + native + local, "--memory 1g x.py": sandbox + native + local,
+		"--server=auto x.py": sandbox + native + local, "x.py -- --server never": sandbox + native + local,
+		"--memory 1g x.py":    sandbox + native + local,
 		"--server never x.py": sandbox + native, "--server=never x.py": sandbox + native, "--server unix:///x x.py": sandbox + native,
-		"exec -- ls": sandbox + native, "--volume=a:/b x.py": sandbox + native, "--dry-run x.py": sandbox + native, "--strict x.py": sandbox + native,
-		"--help": nothing, "-h": nothing, "x.py --version": nothing, "help exec": nothing, "": nothing, "-": sandbox + native + local, "--lang python": sandbox + native + local,
+		"exec -- ls": sandbox + native, "--volume=a:/b x.py": sandbox + native, "--dry-run x.py": sandbox + native,
+		"--strict x.py": sandbox + native,
+		"--help":        nothing, "-h": nothing, "x.py --version": nothing, "help exec": nothing, "": nothing,
+		"-": sandbox + native + local, "--lang python": sandbox + native + local,
 		// The default backend is opened early only if it will be used.
-		"x.py --backend native": sandbox, "--require gvisor x.py": sandbox, "exec --runtime runsc -- ls": sandbox, "exec -- ls --backend oci": sandbox + native,
+		"x.py --backend native": sandbox, "--require gvisor x.py": sandbox, "exec --runtime runsc -- ls": sandbox,
+		"exec -- ls --backend oci": sandbox + native,
 		// Another executable does these.
-		"--backend docker x.py": nothing, "--backend=docker x.py": nothing, "--server https://x x.py": nothing, "image list": nothing, "__complete im": nothing,
+		"--backend docker x.py": nothing, "--backend=docker x.py": nothing, "--server https://x x.py": nothing,
+		"image list": nothing, "__complete im": nothing,
 		// These make no sandbox that could be opened early.
 		"doctor": nothing, "gc --dry-run": nothing, "version": nothing,
 		// Variables count like flags.
-		"SANDBOX_RUN_SERVER=never x.py": sandbox + native, "SANDBOX_RUN_VOLUME=/a:/b x.py": sandbox + native, "SANDBOX_RUN_BACKEND=docker x.py": nothing,
-		"SANDBOX_RUN_SERVER=https://x x.py": nothing, "SANDBOX_RUN_BACKEND=oci exec ls": sandbox, "SANDBOX_RUN_SERVER=auto x.py": sandbox + native + local,
+		"SANDBOX_RUN_SERVER=never x.py": sandbox + native, "SANDBOX_RUN_VOLUME=/a:/b x.py": sandbox + native,
+		"SANDBOX_RUN_BACKEND=docker x.py":   nothing,
+		"SANDBOX_RUN_SERVER=https://x x.py": nothing, "SANDBOX_RUN_BACKEND=oci exec ls": sandbox,
+		"SANDBOX_RUN_SERVER=auto x.py": sandbox + native + local,
 	} {
 		args, environ := strings.Fields(line), map[string]string{}
 		if len(args) > 0 && strings.HasPrefix(args[0], environmentStem) {

@@ -76,7 +76,8 @@ func TestClientMethods(t *testing.T) {
 		"Run": func(t *testing.T) {
 			r, err := c.Run(t.Context(), shell("echo out; echo err >&2; exit 3"))
 			must(t, err)
-			if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || string(r.Stdout.Bytes()) != "out\n" || string(r.Stderr.Bytes()) != "err\n" {
+			stdout, stderr := string(r.Stdout.Bytes()), string(r.Stderr.Bytes())
+			if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || stdout != "out\n" || stderr != "err\n" {
 				t.Errorf("%+v", r)
 			}
 		},

@@ -66,7 +66,7 @@ Takes less than 90 seconds, and longer on a busy machine.`,
 	cmd.Flags().StringVar(&only, "backend", "", "examine only this `backend`: "+strings.Join(app.AllBackends(), ", "))
 	cmd.Flags().StringVar(&runtime, "runtime", "", "with --backend oci or docker: examine this `runtime`, such as runsc")
 	cmd.Flags().StringVar(&image, "image", "", "with --attack --backend docker: attack containers of this `image`")
-	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and report which attacks were withstood")
+	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and report the results")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }

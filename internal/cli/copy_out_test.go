@@ -18,9 +18,12 @@ func TestCovers(t *testing.T) {
 		pattern, name string
 		want          bool
 	}{
-		{"a.txt", "a.txt", true}, {"*.txt", "a.txt", true}, {"*.txt", "d/a.txt", false}, {"**/*.txt", "d/e/a.txt", true}, {"**/*.txt", "a.txt", true},
-		{"d", "d/e/a.txt", true}, {"d/*", "d/e/a.txt", true}, {"d/*.txt", "d/a.png", false}, {"**", "a", true}, {"**", "a/b", true}, {"d/**", "d", false},
-		{"/workspace/a", "a", true}, {"/tmp/*.log", "/tmp/x.log", true}, {"*.log", "/tmp/x.log", false}, {"/tmp/**/b", "/tmp/a/a/b", true}, {"?", "ab", false},
+		{"a.txt", "a.txt", true}, {"*.txt", "a.txt", true}, {"*.txt", "d/a.txt", false}, {"**/*.txt", "d/e/a.txt", true},
+		{"**/*.txt", "a.txt", true},
+		{"d", "d/e/a.txt", true}, {"d/*", "d/e/a.txt", true}, {"d/*.txt", "d/a.png", false}, {"**", "a", true},
+		{"**", "a/b", true}, {"d/**", "d", false},
+		{"/workspace/a", "a", true}, {"/tmp/*.log", "/tmp/x.log", true}, {"*.log", "/tmp/x.log", false},
+		{"/tmp/**/b", "/tmp/a/a/b", true}, {"?", "ab", false},
 	} {
 		if got := (copyOut{pattern: c.pattern}).covers(c.name); got != c.want {
 			t.Errorf("%s covers %s: %v", c.pattern, c.name, got)

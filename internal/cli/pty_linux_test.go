@@ -153,12 +153,14 @@ func TestSummary(t *testing.T) {
 		want []string
 		not  []string
 	}{
-		"ok":         {[]string{"--", "true"}, 0, []string{"ok ", "exit 0", "wall ", "cpu ", "memory ", "tier container (native)"}, []string{"why:"}},
+		"ok": {[]string{"--", "true"}, 0,
+			[]string{"ok ", "exit 0", "wall ", "cpu ", "memory ", "tier container (native)"}, []string{"why:"}},
 		"no newline": {[]string{"--", "printf", "abc"}, 0, []string{"abc\r\nsandbox-run: ok "}, nil},
 		"failing":    {[]string{"--", "sh", "-c", "exit 3"}, 3, []string{"nonzero_exit ", "exit 3"}, []string{"why:"}},
 		"timeout":    {[]string{"--timeout", "200ms", "--", "sleep", "9"}, 124, []string{"time_limit ", "SIGTERM", "why: ", "--timeout"}, nil},
 		"signal":     {[]string{"--", "sh", "-c", "kill -SEGV $$"}, 139, []string{"signaled ", "SIGSEGV"}, nil},
-		"cut":        {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0, []string{"1000\r\nsandbox-run: ok ", "output_limit: ", "--output-limit"}, nil},
+		"cut": {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0,
+			[]string{"1000\r\nsandbox-run: ok ", "output_limit: ", "--output-limit"}, nil},
 		"refused": {[]string{"--", "sh", "-c", "for i in 1 2 3; do chroot /usr true; done; unshare -U true; true"}, 0,
 			[]string{"ok ", "refused: chroot ×3, unshare(CLONE_NEWUSER) ×1\r\n"}, []string{"not counted", "syscall:"}},
 		"flooded": {[]string{"--", "sh", "-c", "for i in $(seq 70); do chroot /usr true; done; true"}, 0,
@@ -189,7 +191,8 @@ func TestSummary(t *testing.T) {
 func TestCtrlCTyped(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
-	cmd := s.start("exec", "--", "sh", "-c", `trap 'echo got INT' INT; trap 'echo got TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+	cmd := s.start("exec", "--", "sh", "-c",
+		`trap 'echo got INT' INT; trap 'echo got TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 	s.waitFor("ready")
 	s.typeIn("\x03")
 	if code := exitCode(t, cmd.Wait()); code != 130 {

@@ -174,7 +174,8 @@ var volatile = []struct {
 	with string
 }{
 	{regexp.MustCompile(`"(execution_time|memory_used|wall_time|cpu_time|cpu_user|cpu_system|memory_peak|memory_current|` +
-		`io_read_bytes|io_write_bytes|processes_peak|processes_current|throttled_time|startup_time|cpu_percent|disk_used_bytes|seq|process_limit_hits|oom_kills)":[-+.e0-9]+`), `"$1":0`},
+		`io_read_bytes|io_write_bytes|processes_peak|processes_current|throttled_time|startup_time|` +
+		`cpu_percent|disk_used_bytes|seq|process_limit_hits|oom_kills)":[-+.e0-9]+`), `"$1":0`},
 	{regexp.MustCompile(`"time":"[^"]*"`), `"time":""`},
 	{regexp.MustCompile(`(?m)^.*"kind":"metric".*\n`), ""},
 	{regexp.MustCompile(`\(peak [^)]*\)`), "(peak)"},

@@ -340,7 +340,8 @@ func TestServeBrowsers(t *testing.T) {
 	for _, headers := range [][]string{
 		{"Host", "attacker.example"}, {"Host", "127.0.0.1.attacker.example"}, {"Origin", "https://attacker.example"}, {"Origin", "null"},
 		{"Sec-Fetch-Site", "cross-site"},
-		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"}, // rebinding: the headers are consistent
+		// With DNS rebinding the headers are consistent.
+		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"},
 	} {
 		for _, path := range []string{"/v1/run", "/v1/health", "/docs", "/openapi.json"} {
 			r := s.request(0, "POST", path, hello, headers...)

@@ -86,8 +86,8 @@ names: ` + listLimits() + `.`,
 	fs.SortFlags = false
 	fs.StringVar(&n.Name, "name", "", "`name` of the key")
 	fs.Var(&scopes, "scopes", "what the key permits: `names` with commas: "+strings.Join(key.Scopes(), ", ")+" (default run)")
-	cli.AddParsed(fs, &n.Expires, "expires", "", "`when` the key expires: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)",
-		readExpiry)
+	cli.AddParsed(fs, &n.Expires, "expires", "",
+		"`when` the key expires: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)", readExpiry)
 	cli.AddParsed(fs, &n.Limits, "limits", "", "limits of the key: `name=value` with commas", key.ParseLimits)
 	for _, name := range []string{"name", "scopes", "expires", "limits"} {
 		cli.Annotate(fs.Lookup(name), cli.NoVariable, "one key's, not every key's")

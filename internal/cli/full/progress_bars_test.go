@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// newTestBars makes bars that are drawn only when the test says so.
+// newTestBars makes bars that are drawn only when the test calls redraw.
 func newTestBars(p *testenv.Paper) (*bars, *bytes.Buffer) {
 	var out bytes.Buffer
 	return &bars{to: &out, size: func() (int, int) { return p.Rows, p.Cols }}, &out
@@ -31,17 +31,21 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 	}
 	first, second := b.add("aaaaaaaaaaaa", 100<<20), b.add("bbbbbbbbbbbb", 0)
 	second.setText("waiting")
-	if got := draw(false); !strings.Contains(got, "aaaaaaaaaaaa   [........................]   0%        0 B of 100.0 MiB\nbbbbbbbbbbbb   waiting") {
+	const begun = "aaaaaaaaaaaa   [........................]   0%        0 B of 100.0 MiB\nbbbbbbbbbbbb   waiting"
+	if got := draw(false); !strings.Contains(got, begun) {
 		t.Errorf("at first:\n%s", got)
 	}
 	first.setProgress(50<<20, 100<<20)
 	second.setProgress(5<<10, 0)
-	if got := draw(false); !strings.Contains(got, "[############............]  50%   50.0 MiB of 100.0 MiB\nbbbbbbbbbbbb   5.0 KiB") || strings.Count(got, "\n") != 2 {
+	const half = "[############............]  50%   50.0 MiB of 100.0 MiB\nbbbbbbbbbbbb   5.0 KiB"
+	if got := draw(false); !strings.Contains(got, half) || strings.Count(got, "\n") != 2 {
 		t.Errorf("half way:\n%s", got)
 	}
-	// A narrower window has broken the first line: both halves are drawn over.
+	// A narrower window has wrapped the first line: both halves are drawn over.
 	p.Narrow(50)
-	if got := draw(false); strings.Count(got, "aaaaaaaaaaaa") != 1 || strings.Count(got, "bbbbbbbbbbbb") != 1 || !strings.Contains(got, "aaaaaaaaaaaa    50%   50.0 MiB of 100.0 MiB\n") {
+	const narrow = "aaaaaaaaaaaa    50%   50.0 MiB of 100.0 MiB\n"
+	got := draw(false)
+	if strings.Count(got, "aaaaaaaaaaaa") != 1 || strings.Count(got, "bbbbbbbbbbbb") != 1 || !strings.Contains(got, narrow) {
 		t.Errorf("made narrow:\n%s", got)
 	}
 	p.Narrow(20)
@@ -56,7 +60,7 @@ func TestBarsAreDrawnInPlace(t *testing.T) {
 	}
 }
 
-// More lines than the terminal has rows can not be climbed: those that are under way are shown, the others counted.
+// If the terminal has too few rows, the bars that have not ended are shown, and the others are counted.
 func TestBarsOnASmallTerminal(t *testing.T) {
 	p := &testenv.Paper{Rows: 6, Cols: 80}
 	b, out := newTestBars(p)
@@ -84,7 +88,7 @@ func TestBarsOnASmallTerminal(t *testing.T) {
 	if got := strings.Join(p.Lines, "\n"); strings.Count(got, "done") != 10 || strings.Contains(got, "more") {
 		t.Errorf("in the end:\n%s", got)
 	}
-	for _, rows := range []int{1, 2, 3} { // no room at all is no reason to fall over
+	for _, rows := range []int{1, 2, 3} { // without any room, redraw does not panic
 		p.Rows = rows
 		b.redraw(false)
 	}
@@ -112,7 +116,7 @@ func TestBarsElsewhere(t *testing.T) {
 	}
 }
 
-// Layers move at the same time, and end twice: nothing is lost, drawn after the end or left running.
+// Many goroutines update bars, and end is called twice: no update is lost, and no goroutine is left.
 func TestBarsFromMany(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	p := &testenv.Paper{Rows: 50, Cols: 80}

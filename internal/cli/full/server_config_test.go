@@ -15,7 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// readTestSettings reads a file and arguments as serve does.
+// readTestSettings reads a settings file and arguments as serve does.
 func readTestSettings(t testing.TB, file string, args ...string) (*serveOptions, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "server.yaml")
@@ -47,20 +47,25 @@ log_level: warn
 		t.Fatal(err)
 	}
 	s := o.settings
-	if !slices.Equal(s.Listen, []string{"[::1]:2"}) || s.Max.Memory != sandbox.GiB || s.Max.Wall != 90*time.Second || s.MaxCompile.Memory != 3*sandbox.GiB || s.Max.Processes != 8 ||
-		!slices.Equal(s.Volumes, []string{"/srv/a", "/srv/b"}) || !s.Workspaces || !slices.Equal(s.Warm, []string{"python", "node"}) || s.QueueWait != 5*time.Second || s.LogLevel.String() != "WARN" ||
+	if !slices.Equal(s.Listen, []string{"[::1]:2"}) || s.Max.Memory != sandbox.GiB || s.Max.Wall != 90*time.Second || s.MaxCompile.Memory != 3*sandbox.GiB ||
+		s.Max.Processes != 8 ||
+		!slices.Equal(s.Volumes, []string{"/srv/a", "/srv/b"}) || !s.Workspaces || !slices.Equal(s.Warm, []string{"python", "node"}) ||
+		s.QueueWait != 5*time.Second || s.LogLevel.String() != "WARN" ||
 		s.DrainTimeout != defaultDrain {
 		t.Errorf("%+v", s)
 	}
-	if o, err := readTestSettings(t, `{"max_memory": "2g", "host": ["a.example"]}`); err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
+	o, err = readTestSettings(t, `{"max_memory": "2g", "host": ["a.example"]}`)
+	if err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
 		t.Errorf("%+v, %v", o.settings, err)
 	}
 	if _, err := readTestSettings(t, ""); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 	for file, says := range map[string]string{
-		"max_memmory: 1g": "line 1: unknown setting \"max_memmory\"; max_memory?", "max: {nonsense: 1}": "unknown setting", "help: true": "unknown setting", "json: true": "unknown setting",
-		"config: x": "unknown setting", "- a": "not a mapping", "max_memory:": "null", "max_memory: ''": "it is empty", "allow_workspaces: maybe": "allow_workspaces", "listen: [[a]]": "a list",
+		"max_memmory: 1g":    "line 1: unknown setting \"max_memmory\"; max_memory?",
+		"max: {nonsense: 1}": "unknown setting", "help: true": "unknown setting", "json: true": "unknown setting",
+		"config: x": "unknown setting", "- a": "not a mapping", "max_memory:": "null", "max_memory: ''": "it is empty",
+		"allow_workspaces: maybe": "allow_workspaces", "listen: [[a]]": "a list",
 		"max_cpus: .inf": "config", "rate: 0": "more than zero", "rate: -1": "more than zero", "max_memory: 1.5.5": "not a size",
 	} {
 		if _, err := readTestSettings(t, file); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), says) {
@@ -69,7 +74,7 @@ log_level: warn
 	}
 }
 
-// Every flag of serve is a setting, but for those that are about the command.
+// Every flag of serve is a setting, except those of the command itself.
 func TestEveryFlagIsASetting(t *testing.T) {
 	cmd, _ := (&commands{&cli.Invocation{}}).serveCommand()
 	n := 0
