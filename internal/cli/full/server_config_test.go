@@ -47,7 +47,8 @@ log_level: warn
 		t.Fatal(err)
 	}
 	s := o.settings
-	if !slices.Equal(s.Listen, []string{"[::1]:2"}) || s.Max.Memory != sandbox.GiB || s.Max.Wall != 90*time.Second || s.MaxCompile.Memory != 3*sandbox.GiB ||
+	if !slices.Equal(s.Listen, []string{"[::1]:2"}) || s.Max.Memory != sandbox.GiB || s.Max.Wall != 90*time.Second ||
+		s.MaxCompile.Memory != 3*sandbox.GiB ||
 		s.Max.Processes != 8 ||
 		!slices.Equal(s.Volumes, []string{"/srv/a", "/srv/b"}) || !s.Workspaces || !slices.Equal(s.Warm, []string{"python", "node"}) ||
 		s.QueueWait != 5*time.Second || s.LogLevel.String() != "WARN" ||
