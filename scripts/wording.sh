@@ -3,15 +3,14 @@
 #
 # Checks the wording of a git work tree (default: this one), as CONTRIBUTING.md and docs/GLOSSARY.md ask for it:
 #
-#   words      Go and Markdown files have none of $words. Exceptions: the Unix account, test data, and the directories
-#              in scripts/wording-todo.txt. A listed directory without such a word has to leave the list.
+#   words      Go and Markdown files have none of $words. Exceptions: the Unix account and test data.
 #   subjects   of commits: `area: verb …`, at most 72 characters, lower case after the colon, no full stop at the end.
 #              Checked are the commits that are not on origin's main or, without that branch, the last 30; none that is
 #              older than the commit that adds this script.
 set -euo pipefail
 export LC_ALL=C.UTF-8 # subjects are counted in characters
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
-readonly words='nobody|somebody|whoever' todo=scripts/wording-todo.txt most=72
+readonly words='nobody|somebody|whoever' most=72
 # shellcheck disable=SC2016 # the quotation marks are part of a pattern
 # Lines that may have such a word: the account in passwd files, its number, its name in documents, Go's http.NoBody, and single words in
 # quotes as test data.
@@ -30,12 +29,7 @@ found() {
 
 check_words() {
 	local problems
-	problems=$(found | awk -F: -v todo="$todo" -v words="${words//|/, }" '
-		function directory(path) { return sub("/[^/]*$", "", path) ? path : "." }
-		BEGIN { while ((getline line <todo) > 0) if (line !~ /^(#|$)/) listed[line] = 1 }
-		{ with[directory($1)] = 1 }
-		!(directory($1) in listed) { print $0 ": name the subject instead of " words " (docs/GLOSSARY.md)" }
-		END { for (d in listed) if (!(d in with)) print todo ": " d " is clean: remove its line" }')
+	problems=$(found | sed "s|\$|: name the subject instead of ${words//|/, } (docs/GLOSSARY.md)|")
 	[[ -z $problems ]] || complain "$problems"
 }
 

@@ -81,14 +81,6 @@ func TestWordingWords(t *testing.T) {
 	r.write("b/b.go", bad+"package b\n")
 	r.write("doc.md", "Who"+"ever reads this.\n")
 	r.check("b/b.go:1:", "doc.md:1:")
-
-	r.write("scripts/wording-todo.txt", "# a comment\n.\nb\n")
-	r.check()
-	r.write("b/c/c.go", bad+"package c\n") // a directory does not stand for those below it
-	r.check("b/c/c.go:1:")
-
-	r.write("scripts/wording-todo.txt", ".\na\nb\nb/c\n")
-	r.check("scripts/wording-todo.txt: a is clean")
 }
 
 func TestWordingSubjects(t *testing.T) {

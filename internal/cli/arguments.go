@@ -9,18 +9,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
 )
 
-// arguments is what one pass over the command line finds before the parser: which executable does the work, and what can be started
-// while the command line is parsed. That a command is the full executable's is certain. The rest is a guess that costs a little time where
-// it is wrong: the parser decides (handOverParsed).
+// arguments is the result of one pass over the command line before it is parsed: which executable does the work, and what can be
+// started while the command line is parsed. command and completion are certain. The other fields are guesses; a wrong one only costs time,
+// because the parser decides (handOverParsed).
 type arguments struct {
 	command     *subcommand // the subcommand; nil is a run, or flags of the root alone
-	completion  bool        // a shell asks what could come next
+	completion  bool        // a shell requests completions
 	sandbox     bool        // this executable will make a sandbox
-	native      bool        // of the default backend
+	native      bool        // the sandbox is one of the default backend
 	localServer bool        // the local server may do the run
 }
 
-// scanArguments makes that pass.
 func scanArguments(args []string, getenv func(string) string) arguments {
 	if len(args) == 0 {
 		return arguments{}
@@ -33,7 +32,7 @@ func scanArguments(args []string, getenv func(string) string) arguments {
 	a.sandbox, a.native, a.localServer = true, true, a.command == nil
 	for _, name := range append([]string{"server"}, localFlags...) {
 		if value := getenv(EnvironmentName(name)); value != "" {
-			a.note(name, value)
+			a.applyFlag(name, value)
 		}
 	}
 	args = beforeDashes(args)
@@ -43,16 +42,16 @@ func scanArguments(args []string, getenv func(string) string) arguments {
 			value = args[i+1]
 		}
 		if name, ok := strings.CutPrefix(flag, "--"); ok {
-			a.note(name, value)
+			a.applyFlag(name, value)
 		} else if arg == "-h" {
-			a.note("help", "")
+			a.applyFlag("help", "")
 		}
 	}
 	return a
 }
 
-// note takes a flag, or its variable, into account.
-func (a *arguments) note(flag, value string) {
+// applyFlag updates the guesses for a flag, or for its variable.
+func (a *arguments) applyFlag(flag, value string) {
 	switch flag {
 	case "help", "version":
 		a.sandbox = false
@@ -69,8 +68,8 @@ func (a *arguments) note(flag, value string) {
 	a.native, a.localServer = a.native && a.sandbox, a.localServer && a.sandbox
 }
 
-// fullWork names what the full executable is to do, for errors: the first words of the command line.
-func fullWork(args []string) string {
+// describeFullWork returns the first words of the command line: errors name the full executable's work by them.
+func describeFullWork(args []string) string {
 	words := args
 	if i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "-") }); i >= 0 {
 		words = args[:i]

@@ -6,25 +6,32 @@ import (
 	"testing"
 )
 
-// One pass over the command line tells which executable does the work and what can be started beforehand.
+// scanArguments finds the executable that does the work, and what can be started while flags are parsed.
 func TestScanArguments(t *testing.T) {
 	const sandbox, native, local, nothing = "sandbox ", "native ", "local ", ""
 	for line, want := range map[string]string{
-		// The local server is asked where it may be of use, and nowhere else.
+		// The local server is asked only if it may do the run.
 		"x.py": sandbox + native + local, "-l python -c 1": sandbox + native + local, "--server auto x.py": sandbox + native + local,
-		"--server=auto x.py": sandbox + native + local, "x.py -- --server never": sandbox + native + local, "--memory 1g x.py": sandbox + native + local,
+		"--server=auto x.py": sandbox + native + local, "x.py -- --server never": sandbox + native + local,
+		"--memory 1g x.py":    sandbox + native + local,
 		"--server never x.py": sandbox + native, "--server=never x.py": sandbox + native, "--server unix:///x x.py": sandbox + native,
-		"exec -- ls": sandbox + native, "--volume=a:/b x.py": sandbox + native, "--dry-run x.py": sandbox + native, "--strict x.py": sandbox + native,
-		"--help": nothing, "-h": nothing, "x.py --version": nothing, "help exec": nothing, "": nothing, "-": sandbox + native + local, "--lang python": sandbox + native + local,
-		// The default backend is opened early where it will be used.
-		"x.py --backend native": sandbox, "--require gvisor x.py": sandbox, "exec --runtime runsc -- ls": sandbox, "exec -- ls --backend oci": sandbox + native,
+		"exec -- ls": sandbox + native, "--volume=a:/b x.py": sandbox + native, "--dry-run x.py": sandbox + native,
+		"--strict x.py": sandbox + native,
+		"--help":        nothing, "-h": nothing, "x.py --version": nothing, "help exec": nothing, "": nothing,
+		"-": sandbox + native + local, "--lang python": sandbox + native + local,
+		// The default backend is opened early only if it will be used.
+		"x.py --backend native": sandbox, "--require gvisor x.py": sandbox, "exec --runtime runsc -- ls": sandbox,
+		"exec -- ls --backend oci": sandbox + native,
 		// Another executable does these.
-		"--backend docker x.py": nothing, "--backend=docker x.py": nothing, "--server https://x x.py": nothing, "image list": nothing, "__complete im": nothing,
+		"--backend docker x.py": nothing, "--backend=docker x.py": nothing, "--server https://x x.py": nothing,
+		"image list": nothing, "__complete im": nothing,
 		// These make no sandbox that could be opened early.
 		"doctor": nothing, "gc --dry-run": nothing, "version": nothing,
-		// Variables count as flags do.
-		"SANDBOX_RUN_SERVER=never x.py": sandbox + native, "SANDBOX_RUN_VOLUME=/a:/b x.py": sandbox + native, "SANDBOX_RUN_BACKEND=docker x.py": nothing,
-		"SANDBOX_RUN_SERVER=https://x x.py": nothing, "SANDBOX_RUN_BACKEND=oci exec ls": sandbox, "SANDBOX_RUN_SERVER=auto x.py": sandbox + native + local,
+		// Variables count like flags.
+		"SANDBOX_RUN_SERVER=never x.py": sandbox + native, "SANDBOX_RUN_VOLUME=/a:/b x.py": sandbox + native,
+		"SANDBOX_RUN_BACKEND=docker x.py":   nothing,
+		"SANDBOX_RUN_SERVER=https://x x.py": nothing, "SANDBOX_RUN_BACKEND=oci exec ls": sandbox,
+		"SANDBOX_RUN_SERVER=auto x.py": sandbox + native + local,
 	} {
 		args, environ := strings.Fields(line), map[string]string{}
 		if len(args) > 0 && strings.HasPrefix(args[0], environmentStem) {
@@ -40,7 +47,7 @@ func TestScanArguments(t *testing.T) {
 	}
 }
 
-// The list of subcommands is complete: what the thin executable does not have is the full one's, by name.
+// Every subcommand of the list is implemented here or belongs to the full executable.
 func TestCommands(t *testing.T) {
 	for _, c := range commands {
 		if a := scanArguments([]string{c.name, "--json"}, func(string) string { return "" }); a.command == nil || a.command.name != c.name {
@@ -50,7 +57,7 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s: made here: %v, done by %v, short %q", c.name, c.make != nil, c.by, c.short)
 		}
 	}
-	// Every command that needs no sandbox is known to need none.
+	// exec is the only subcommand for which a sandbox is prepared.
 	c := &Invocation{Std: Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}}
 	for _, cmd := range c.newRoot().Commands() {
 		if a := scanArguments([]string{cmd.Name()}, func(string) string { return "" }); a.sandbox != (cmd.Name() == "exec") {

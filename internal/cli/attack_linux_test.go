@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The whole suite, as an operator's gate runs it.
+// doctor --attack runs the whole suite, and no attack succeeds.
 func TestAttackCommand(t *testing.T) {
 	needRoot(t)
 	began := time.Now()
@@ -38,7 +38,8 @@ func TestAttackCommand(t *testing.T) {
 		if res.Outcome != attack.Held && !(res.ID == "S3" && res.Outcome == attack.NotApplicable) {
 			t.Errorf("%s %s: %s", res.ID, res.Outcome, res.Detail)
 		}
-		if res.Outcome == attack.Held && (len(res.Probes) == 0 || !slices.ContainsFunc(res.Probes, func(p attack.Probe) bool { return p.Control != "" }) && res.ID != "F14" && res.ID != "R10") {
+		control := slices.ContainsFunc(res.Probes, func(p attack.Probe) bool { return p.Control != "" }) || res.ID == "F14" || res.ID == "R10"
+		if res.Outcome == attack.Held && (len(res.Probes) == 0 || !control) {
 			t.Errorf("%s has no control: %+v", res.ID, res.Probes)
 		}
 		if len(res.Health.Residue) > 0 {
@@ -51,18 +52,21 @@ func TestAttackCommand(t *testing.T) {
 	if os.Geteuid() == 0 && len(r.Isolation.Missing) == 0 && r.Grade != attack.GradeA {
 		t.Errorf("grade %s", r.Grade)
 	}
-	// 90 seconds are promised to an operator whose machine does not run a test suite of ours besides.
+	// The documented 90 seconds hold for an idle machine; this one runs other tests.
 	if took > 6*time.Minute {
 		t.Errorf("took %v", took)
 	}
-	for _, name := range []string{`"ok":`, `"grade":`, `"backend":`, `"tier":`, `"counts":`, `"results":`, `"id":`, `"title":`, `"result":`, `"detail":`, `"probes":`, `"got":`, `"control":`, `"held":`, `"health":`, `"lateness_ms":`, `"residue":`, `"seconds":`, `"not_applicable":`} {
-		if !bytes.Contains(out, []byte(name)) {
+	for _, name := range []string{
+		"ok", "grade", "backend", "tier", "counts", "results", "id", "title", "result", "detail", "probes", "got", "control", "held", "health",
+		"lateness_ms", "residue", "seconds", "not_applicable",
+	} {
+		if !bytes.Contains(out, []byte(`"`+name+`":`)) {
 			t.Errorf("no %s in the document", name)
 		}
 	}
 }
 
-// Ctrl-C in the middle ends it, and leaves nothing.
+// Ctrl-C ends the suite and leaves nothing behind.
 func TestAttackInterrupted(t *testing.T) {
 	needRoot(t)
 	var stderr bytes.Buffer
@@ -111,14 +115,14 @@ func TestAttackInterrupted(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil { // another's, who lives, is locked
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil { // the directory of a live suite is locked
 			t.Errorf("%s is left", d)
 		}
 		f.Close()
 	}
 }
 
-// Somebody without root, and so without cgroups, ends what a fork bomb leaves just as well (R1).
+// An ordinary user's supervisor ends all processes of a fork bomb, although it has no cgroups (R1).
 func TestAttackNotRoot(t *testing.T) {
 	needRoot(t)
 	testenv.NeedAll(t, "TestScript/doctor_attack, as root")

@@ -15,9 +15,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Every method of the Go client works against the real server, so that what the two say to each other can not drift apart.
+// Every method of the Go client works against the real server.
 func TestClientMethods(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	transport := &client.Unix{Path: s.socket}
 	t.Cleanup(func() { _ = transport.Close() })
 	c := client.New(transport)
@@ -76,7 +76,8 @@ func TestClientMethods(t *testing.T) {
 		"Run": func(t *testing.T) {
 			r, err := c.Run(t.Context(), shell("echo out; echo err >&2; exit 3"))
 			must(t, err)
-			if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || string(r.Stdout.Bytes()) != "out\n" || string(r.Stderr.Bytes()) != "err\n" {
+			stdout, stderr := string(r.Stdout.Bytes()), string(r.Stderr.Bytes())
+			if r.Verdict != sandbox.VerdictNonzeroExit || r.Exit.Code != 3 || stdout != "out\n" || stderr != "err\n" {
 				t.Errorf("%+v", r)
 			}
 		},
@@ -185,7 +186,8 @@ func TestClientMethods(t *testing.T) {
 			}
 		},
 		"Batch": func(t *testing.T) {
-			batch := &wire.Batch{Run: shell(`exit "$1"`), Inputs: []wire.Input{{Name: "a", Args: []string{"0"}}, {Name: "b", Args: []string{"1"}}, {Name: "c", Args: []string{"0"}}}, Parallel: 1, StopOnFailure: true}
+			inputs := []wire.Input{{Name: "a", Args: []string{"0"}}, {Name: "b", Args: []string{"1"}}, {Name: "c", Args: []string{"0"}}}
+			batch := &wire.Batch{Run: shell(`exit "$1"`), Inputs: inputs, Parallel: 1, StopOnFailure: true}
 			var items []client.Item
 			for item, err := range c.Batch(t.Context(), batch) {
 				must(t, err)

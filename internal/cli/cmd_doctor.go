@@ -16,16 +16,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// diagnosis is what doctor found, as JSON.
+// diagnosis is the JSON document of doctor.
 type diagnosis struct {
 	OK       bool             `json:"ok"` // auto finds a backend that gives the default tier
 	Require  sandbox.Tier     `json:"default_tier"`
 	Facts    []app.Fact       `json:"facts"`
 	Backends []backendFinding `json:"backends"`
-	Auto     *autoFinding     `json:"auto,omitempty"` // nil where only one backend is looked at
+	Auto     *autoFinding     `json:"auto,omitempty"` // nil if only one backend is examined
 }
 
-// autoFinding is what --backend auto comes to, for the default tier.
+// autoFinding is the backend that --backend auto chooses for the default tier.
 type autoFinding struct {
 	Backend string `json:"backend,omitempty"`
 	Reason  string `json:"reason"`
@@ -33,7 +33,7 @@ type autoFinding struct {
 
 type backendFinding struct {
 	sandbox.Isolation
-	Error *sandbox.ErrorInfo `json:"error,omitempty"` // why it can not be used at all
+	Error *sandbox.ErrorInfo `json:"error,omitempty"` // why the backend can not be used at all
 }
 
 func (c *Invocation) newDoctor() *cobra.Command {
@@ -42,15 +42,15 @@ func (c *Invocation) newDoctor() *cobra.Command {
 	var runtime, image string
 	cmd := &cobra.Command{
 		Use: "doctor [flags]",
-		Long: `Says what this machine can enforce, per backend and control, with the reason and the
-remedy for each gap, runs a program in a sandbox to prove it, and says which backend is
-used when none is named. Exits 0 only if that gives the default tier, container, and 1
+		Long: `Reports what this machine can enforce, per backend and control, with the reason and the
+remedy for each gap; runs a program in a sandbox to prove it; and names the backend that
+is used by default. Exits 0 only if that backend gives the default tier, container, and 1
 otherwise.
 
-With --attack it attacks the sandboxes of one backend instead: each threat they are to
-withstand is tried for real, beside a control that shows the attempt can succeed. What
-is harmful bounds itself. Exits 0 only if all that applies held. Takes less than 90
-seconds, and longer on a busy machine.`,
+With --attack it attacks the sandboxes of one backend instead. Every threat of the threat
+model is tried for real, beside a control that shows that the attempt can succeed.
+Harmful attempts are bounded. Exits 0 only if every attack that applies was withstood.
+Takes less than 90 seconds, and longer on a busy machine.`,
 		Example: "  sandbox-run doctor\n  sandbox-run doctor --json --backend native\n  sandbox-run doctor --attack\n  sandbox-run " +
 			"doctor --attack --backend docker --image debian",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,15 +63,15 @@ seconds, and longer on a busy machine.`,
 			return NameSource(cmd.Flags(), c.diagnose(cmd.Context(), only, runtime), HelpHint(cmd))
 		},
 	}
-	cmd.Flags().StringVar(&only, "backend", "", "look at this `backend` only: "+strings.Join(app.AllBackends(), ", "))
-	cmd.Flags().StringVar(&runtime, "runtime", "", "with --backend oci or docker: look at this `runtime`, as runsc")
+	cmd.Flags().StringVar(&only, "backend", "", "examine only this `backend`: "+strings.Join(app.AllBackends(), ", "))
+	cmd.Flags().StringVar(&runtime, "runtime", "", "with --backend oci or docker: examine this `runtime`, such as runsc")
 	cmd.Flags().StringVar(&image, "image", "", "with --attack --backend docker: attack containers of this `image`")
-	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and say what held")
+	cmd.Flags().BoolVar(&attacked, "attack", false, "attack the sandboxes of a backend, by default native, and report the results")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }
 
-// MissingLines are the lines of a report of attacks about controls that the backend lacks.
+// MissingLines formats gaps for the report of the attack suite: a line for all controls that have the same gap.
 func MissingLines(gaps []sandbox.Gap) string {
 	var b strings.Builder
 	for _, g := range groupGaps(gaps) {
@@ -94,11 +94,11 @@ func (c *Invocation) diagnose(ctx context.Context, only, runtime string) error {
 		}
 		names = []string{only}
 	}
-	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.ownFacts()...)}
+	d := diagnosis{Require: sandbox.TierContainer, Facts: append(app.Facts(), c.collectFacts()...)}
 	var found []app.Finding
 	for _, name := range names {
 		f := examineBackend(ctx, name, runtime)
-		found = append(found, f.finding())
+		found = append(found, f.toFinding())
 		d.Backends = append(d.Backends, f)
 	}
 	choice, err := app.Recommend(app.Want{Require: d.Require}, found)
@@ -115,12 +115,12 @@ func (c *Invocation) diagnose(ctx context.Context, only, runtime string) error {
 	if c.JSON {
 		return c.WriteJSON(d)
 	}
-	_, err = fmt.Fprint(c.Std.Out, d.text(c.Palette(c.Std.Out)))
+	_, err = fmt.Fprint(c.Std.Out, d.formatText(c.Palette(c.Std.Out)))
 	return err
 }
 
-// ownFacts are about what we have on this machine: the other executable, and images.
-func (c *Invocation) ownFacts() []app.Fact {
+// collectFacts returns facts about this installation: the full executable, images, workspace caps, the local server.
+func (c *Invocation) collectFacts() []app.Fact {
 	images := "none"
 	full, err := os.Executable()
 	if err != nil {
@@ -128,14 +128,14 @@ func (c *Invocation) ownFacts() []app.Fact {
 	}
 	switch {
 	case c.full != nil:
-	case c.from != "": // it gave back
+	case c.from != "": // the full executable has another version and has handed back
 		full = fmt.Sprintf("version %s, which is not that of %s: only run, exec, doctor, gc and version work, and no docker backend; try: %s",
-			c.from, CommandName, bothAnew)
-	default: // it would be the one to say this, if it were there
-		full = "not found: only run, exec, doctor, gc and version work, and no docker backend; try: " + c.installFull()
+			c.from, CommandName, reinstallHint)
+	default: // if the full executable were installed, it would run doctor
+		full = "not found: only run, exec, doctor, gc and version work, and no docker backend; try: " + c.installHint()
 	}
 	found, err := ListImages()
-	dir, _ := app.ImagesDir() // what is wrong with it, listing has found as well
+	dir, _ := app.ImagesDir() // ListImages has returned the same error
 	switch total := sandbox.Size(0); {
 	case err != nil:
 		images = "unknown: " + err.Error()
@@ -146,7 +146,7 @@ func (c *Invocation) ownFacts() []app.Fact {
 		images = fmt.Sprintf("%d in %s, %s", len(found), dir, total)
 	}
 	facts := []app.Fact{
-		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: capFact()}, {Name: "server",
+		{Name: fullName, Value: full}, {Name: "images", Value: images}, {Name: "workspace caps", Value: describeCaps()}, {Name: "server",
 			Value: c.describeLocalServer()},
 	}
 	for _, f := range executor.New(nil, executor.Options{}).MarkedFailures() {
@@ -155,8 +155,8 @@ func (c *Invocation) ownFacts() []app.Fact {
 	return facts
 }
 
-// capFact says whether the kernel enforces the caps of workspaces.
-func capFact() string {
+// describeCaps reports whether the kernel enforces the caps of workspaces.
+func describeCaps() string {
 	gap := workspace.ExplainCap("")
 	switch {
 	case gap == nil:
@@ -167,8 +167,8 @@ func capFact() string {
 	return fmt.Sprintf("%s: %s; try: %s", gap.State, gap.Reason, gap.Remedy)
 }
 
-// finding is the same, as auto reads it.
-func (f *backendFinding) finding() app.Finding {
+// toFinding converts the finding for app.Recommend.
+func (f *backendFinding) toFinding() app.Finding {
 	out := app.Finding{Candidate: app.Candidate{Backend: f.Backend}, Isolation: f.Isolation}
 	if f.Error != nil {
 		out.Err = errors.New(f.Error.Message)
@@ -176,7 +176,7 @@ func (f *backendFinding) finding() app.Finding {
 	return out
 }
 
-// CheckRuntime refuses a runtime where no backend is named that could use it.
+// CheckRuntime refuses a runtime without a backend that has runtimes. Its errors are of kind sandbox.ErrInvalid.
 func CheckRuntime(backend, runtime string) error {
 	if backend == "" && runtime != "" {
 		return sandbox.Invalid("runtime", "it is that of one backend; it goes with --backend %s or %s", app.OCI, app.Docker)
@@ -194,7 +194,7 @@ func examineBackend(ctx context.Context, name, runtime string) backendFinding {
 	defer b.Close()
 	f := backendFinding{Isolation: b.Probe(ctx)}
 	if f.Tier.AtLeast(sandbox.TierContainer) {
-		// What a look promises is worth a try: a kernel can have everything and still not do it.
+		// A probe is not a proof: a kernel can have every feature, and a sandbox can still fail to start.
 		if err := tryBackend(ctx, b); err != nil {
 			f.Tier, f.Error = sandbox.TierNone, sandbox.Describe(err)
 		}
@@ -202,7 +202,7 @@ func examineBackend(ctx context.Context, name, runtime string) backendFinding {
 	return f
 }
 
-// tryBackend runs a program in a sandbox of the backend's.
+// tryBackend runs a program in a sandbox of the backend.
 func tryBackend(ctx context.Context, b sandbox.Backend) error {
 	m := sandbox.NewManager(b, sandbox.Options{})
 	id, err := m.Create(ctx, sandbox.Spec{Scratch: sandbox.ScratchMemory})
@@ -223,8 +223,8 @@ const (
 	lineWidth    = 96
 )
 
-// text is the diagnosis for people: the machine, a table, the gaps in words, the conclusion.
-func (d diagnosis) text(paint Palette) string {
+// formatText formats the diagnosis for people: facts, a table of controls, gaps, the conclusion.
+func (d diagnosis) formatText(paint Palette) string {
 	var b strings.Builder
 	for _, f := range d.Facts {
 		fmt.Fprintf(&b, "%-*s%s\n", controlWidth, f.Name, EscapeText(f.Value))
@@ -242,9 +242,10 @@ func (d diagnosis) text(paint Palette) string {
 	for _, control := range sandbox.AllControls() {
 		row(string(control), func(f backendFinding) string { return paint.state(f.Controls[control], stateWidth) })
 	}
-	b.WriteString("\nenforced: by the kernel, at once   declared: asked for, not observable   polled: by sandbox-run, looking again and again   absent: not at all\n")
+	b.WriteString("\nenforced: by the kernel, at once   declared: asked for, not observable   polled: by sandbox-run, looking again and " +
+		"again   absent: not at all\n")
 	for _, f := range d.Backends {
-		f.gaps(&b, paint)
+		f.writeGaps(&b, paint)
 	}
 	b.WriteByte('\n')
 	if d.Auto != nil {
@@ -259,8 +260,8 @@ func (d diagnosis) text(paint Palette) string {
 	return b.String()
 }
 
-// gaps says in words what a backend lacks.
-func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
+// writeGaps lists the controls that a backend lacks, with reasons and remedies.
+func (f backendFinding) writeGaps(b *strings.Builder, paint Palette) {
 	if f.Error != nil {
 		fmt.Fprintf(b, "\n%s can not be used:\n  %s\n", paint.bold(f.Backend), EscapeText(f.Error.Message))
 		return
@@ -272,7 +273,7 @@ func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
 	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
 	last := ""
 	for _, g := range groupGaps(f.Missing) {
-		for _, line := range wrap(strings.Fields(g.controls), lineWidth) {
+		for _, line := range wrapWords(strings.Fields(g.controls), lineWidth) {
 			fmt.Fprintf(b, "  %s\n", paint.bold(line))
 		}
 		fmt.Fprintf(b, "    %s: %s\n", g.State, EscapeText(g.Reason))
@@ -287,8 +288,7 @@ func (f backendFinding) gaps(b *strings.Builder, paint Palette) {
 	}
 }
 
-// wrap fills lines with words.
-func wrap(words []string, width int) (lines []string) {
+func wrapWords(words []string, width int) (lines []string) {
 	for _, w := range words {
 		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(w) <= width {
 			lines[n] += " " + w
@@ -299,13 +299,13 @@ func wrap(words []string, width int) (lines []string) {
 	return lines
 }
 
-// sharedGap is several gaps that have one cause.
+// sharedGap is a gap that several controls have.
 type sharedGap struct {
 	sandbox.Gap
-	controls string
+	controls string // their names, with commas
 }
 
-// groupGaps names controls in one breath that lack the same for the same reason.
+// groupGaps joins gaps that differ in nothing but the control.
 func groupGaps(gaps []sandbox.Gap) (shared []sharedGap) {
 	for _, g := range gaps {
 		name := string(g.Control)

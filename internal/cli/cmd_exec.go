@@ -22,20 +22,20 @@ type execOptions struct {
 	spec       sandbox.Spec
 	args       []string
 	stdin      bool
-	entrypoint *string // in place of the image's; nil is the image's own
+	entrypoint *string // replaces the image's; nil keeps the image's
 }
 
-const execLong = `Runs a command in a fresh sandbox and removes the sandbox afterwards. What the
-command prints is passed on while it prints it; the exit code is the command's own.
+const execLong = `Runs a command in a fresh sandbox and removes the sandbox afterwards. The command's
+output is passed on as it is printed; the exit code is the command's own.
 
-Without being asked, a sandbox has no network, runs as uid and gid 1000, sees the
-host's system directories read-only and writes to /workspace, /tmp and $HOME only.
-Its environment and its standard input are empty.
+By default a sandbox has no network, runs as uid and gid 1000, sees the host's system
+directories read-only and can write to /workspace, /tmp and $HOME only. Its environment
+and its standard input are empty.
 
-With --image it sees an image instead, and the command is to the image what it is to
-docker run: arguments of its entrypoint, in place of its own command.
+With --image it sees an image instead of the host's directories. As with docker run, the
+command becomes the arguments of the image's entrypoint, in place of the image's command.
 
-Commands are always run here: servers run code.`
+exec always runs on this machine, never at a server.`
 
 const execExample = `  sandbox-run exec -- ls -la /
   sandbox-run exec --memory 256m --timeout 5s --pids 20 -- ./a-strangers-script
@@ -74,27 +74,27 @@ func (c *Invocation) newExec() *cobra.Command {
 			return NameSource(cmd.Flags(), err, HelpHint(cmd))
 		},
 	}
-	// The command's own flags are the command's: `exec ls -la` needs no dashes in between.
+	// Flags after the command belong to the command: `exec ls -la` needs no --.
 	cmd.Flags().SetInterspersed(false)
 	FlagGroups{
-		{string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
-		{string(executor.GroupStrength), o.strengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }},
+		{string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
+		{string(executor.GroupStrength), o.addStrengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.addOutputFlags(fs, c) }},
 	}.AddTo(cmd)
 	return cmd
 }
 
-func (o *execOptions) worldFlags(fs *pflag.FlagSet) {
-	o.boxOptions.worldFlags(fs)
-	fs.StringVar(&o.spec.Root.Dir, "root", "", "`directory` of a whole root file system, in place of the host's")
-	fs.String("entrypoint", "", "`program` in place of the image's entrypoint and command; empty is none")
+func (o *execOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
+	o.boxOptions.addEnvironmentFlags(fs)
+	fs.StringVar(&o.spec.Root.Dir, "root", "", "`directory` with a whole root file system, in place of the host's directories")
+	fs.String("entrypoint", "", "`program` in place of the image's entrypoint and command; empty: no entrypoint")
 }
 
-func (o *execOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
-	fs.BoolVarP(&o.stdin, "stdin", "i", false, "connect our standard input; without it, it is empty")
-	o.boxOptions.outputFlags(fs, c)
+func (o *execOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
+	fs.BoolVarP(&o.stdin, "stdin", "i", false, "connect standard input; without this flag the command's is empty")
+	o.boxOptions.addOutputFlags(fs, c)
 }
 
-// complete reads what can only be read once all flags are known.
+// complete fills in the fields that depend on several flags, and checks their values.
 func (o *execOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
 		return err
@@ -117,14 +117,14 @@ func (o *execOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 			o.entrypoint = &program
 		}
 		if !flags.Changed("workdir") {
-			o.spec.Workdir = "" // the image's
+			o.spec.Workdir = "" // the image's applies
 		}
 	}
 	root := &o.spec.Root
 	if root.Dir == "" {
 		return nil
 	}
-	dir, err := absolute("root", root.Dir)
+	dir, err := absolutePath("root", root.Dir)
 	if err != nil {
 		return err
 	}
@@ -135,34 +135,34 @@ func (o *execOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	return nil
 }
 
-// runCommand runs the command, shows what it prints and what became of it, and leaves the exit code in
-// c.code. Its error is for failures of ours.
+// runCommand runs the command, prints its output and its summary, and sets c.Code. It returns an error only if sandbox-run itself
+// fails.
 func (c *Invocation) runCommand(o *execOptions) error {
 	s, err := c.openRunEnvironment(&o.boxOptions)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	said, release, err := c.useImage(s, o)
+	notes, release, err := c.useImage(s, o)
 	if err != nil {
 		return nameSignal(s.ctx, err)
 	}
-	defer release() // the sandbox is gone by then
+	defer release() // after s.release below has removed the sandbox
 	id, err := s.manager.Create(s.ctx, o.spec)
 	if err != nil {
-		return errors.Join(nameSignal(s.ctx, err), o.record(s.log, "", nil, err))
+		return errors.Join(nameSignal(s.ctx, err), o.recordRun(s.log, "", nil, err))
 	}
 	show, streams := c.connectOutput(&o.boxOptions, s.stop)
 	if o.stdin {
 		streams.Stdin = c.Std.In
 	}
-	size, takeBack := c.lendTerminal(&o.boxOptions, &streams)
-	defer takeBack()
+	size, returnTerminal := c.attachTerminal(&o.boxOptions, &streams)
+	defer returnTerminal()
 	result, err := s.manager.Run(s.ctx, id, sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.policy.KillOnOutput}, streams)
-	takeBack()
+	returnTerminal()
 	show.finish()
 	left := s.release()
-	failed := o.record(s.log, id, result, err)
+	failed := o.recordRun(s.log, id, result, err)
 	if err != nil {
 		return errors.Join(nameSignal(s.ctx, err), left, failed)
 	}
@@ -170,14 +170,15 @@ func (c *Invocation) runCommand(o *execOptions) error {
 	if unlogged == nil {
 		unlogged = failed
 	}
-	result.Notes = appendNotes(append(slices.Clip(result.Notes), said...), left, unlogged)
+	result.Notes = appendNotes(append(slices.Clip(result.Notes), notes...), left, unlogged)
 	if o.noStream {
 		c.printWhole(&o.boxOptions, result, show)
 	}
-	return c.concludeRun(s, &o.boxOptions, result, result, show, &outcome{noun: "command", whole: !o.noStream, machine: s.manager.Machine()})
+	end := &outcome{noun: "command", whole: !o.noStream, machine: s.manager.Machine()}
+	return c.concludeRun(s, &o.boxOptions, result, result, show, end)
 }
 
-// useImage makes the sandbox stand on the image that was asked for, and the command what the image makes of it.
+// useImage applies the image of --image to the spec and to the command. The caller calls release after the sandbox is removed.
 func (c *Invocation) useImage(s *runEnvironment, o *execOptions) (notes []string, release func(), err error) {
 	if o.image == "" {
 		return nil, func() {}, nil
@@ -202,9 +203,9 @@ func (c *Invocation) useImage(s *runEnvironment, o *execOptions) (notes []string
 	return img.Apply(&o.spec), release, nil
 }
 
-// record writes the run to the audit log.
-func (o *execOptions) record(log *audit.Log, id string, r *sandbox.Result, failed error) error {
-	if log == nil || errors.Is(failed, sandbox.ErrInvalid) { // what is wrong with a request is found before anything is run
+// recordRun writes the run to the audit log. It skips invalid requests: nothing was run.
+func (o *execOptions) recordRun(log *audit.Log, id string, r *sandbox.Result, failed error) error {
+	if log == nil || errors.Is(failed, sandbox.ErrInvalid) {
 		return nil
 	}
 	entry := executor.NewAuditEntry(audit.EntryCLI, id, o.args, &o.spec, r, failed)

@@ -13,7 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// gcReport is what gc found, as JSON.
+// gcReport is the JSON document of gc.
 type gcReport struct {
 	DryRun bool      `json:"dry_run"`
 	Found  []residue `json:"found"`
@@ -29,15 +29,15 @@ func (c *Invocation) newGC() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "gc [flags]",
-		Long: `Finds what sandbox-run left behind when it was killed, and removes it: control
-groups, directories, mounts; of images, downloads that were not continued for a
-day, builds that were killed, and what belongs to no image. What is in use is never
-touched. Every start does the same for sandboxes, and every build for builds; this is
-for machines that will not start another one soon.`,
+		Long: `Finds and removes what sandbox-run left behind when it was killed: control groups,
+directories and mounts of sandboxes; image downloads that were not resumed for a day,
+builds that were killed, and files that belong to no image. Nothing that is in use is
+touched. Every start of a sandbox collects the leftovers of sandboxes, and every build
+those of builds; gc is for machines on which no other run follows soon.`,
 		Example: "  sandbox-run gc --dry-run\n  sandbox-run gc",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.collectLeftovers(cmd.Context(), dryRun) },
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }
@@ -49,7 +49,7 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 		found, err := collectFrom(ctx, name, dryRun)
 		failed = append(failed, err)
 		for _, r := range found {
-			// Backends may keep one register between them: what one could not remove, the next finds again.
+			// Backends may share a registry: what one could not remove, the next finds again.
 			if slices.ContainsFunc(report.Found, func(seen residue) bool { return seen.Kind == r.Kind && seen.Name == r.Name }) {
 				continue
 			}
@@ -72,7 +72,7 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 		return err
 	}
 	for _, r := range found {
-		report.Found = append(report.Found, residue{ofImages, r})
+		report.Found = append(report.Found, residue{imagesLabel, r})
 		if !dryRun && !r.Removed {
 			report.Failed++
 		}
@@ -83,14 +83,14 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	if c.JSON {
 		return c.WriteJSON(report)
 	}
-	_, err = fmt.Fprint(c.Std.Out, EscapeText(report.text()))
+	_, err = fmt.Fprint(c.Std.Out, EscapeText(report.formatText()))
 	return err
 }
 
-// ofImages is in the place of a backend's name.
-const ofImages = "images"
+// imagesLabel stands in the field of the backend for leftovers of images.
+const imagesLabel = "images"
 
-// collectImages removes what belongs to no image from the store, if there is one.
+// collectImages removes files that belong to no image from the store, if there is a store.
 func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, err error) {
 	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
@@ -128,7 +128,7 @@ func collectFrom(ctx context.Context, name string, dryRun bool) ([]sandbox.Resid
 	return b.Collect(ctx, dryRun)
 }
 
-func (g gcReport) text() string {
+func (g gcReport) formatText() string {
 	if len(g.Found) == 0 {
 		return "nothing was left behind\n"
 	}

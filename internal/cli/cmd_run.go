@@ -41,14 +41,14 @@ type runOptions struct {
 	copyOuts []copyOut
 }
 
-const rootLong = `Runs untrusted code in a fresh Linux sandbox: isolated, limited, measured, and removed
-afterwards. The program's output is passed on while it runs; the exit code is the
+const rootLong = `Runs untrusted code in a fresh Linux sandbox that is isolated and limited, and removed
+afterwards. The program's output is passed on as it is printed; the exit code is the
 program's own.
 
-The code is a FILE, a DIRectory with a program in it, what --code or --file say, or
-standard input (-). When it comes from elsewhere, standard input is the program's.
-What follows FILE, and everything after --, are the program's arguments; flags before
--- are ours.`
+The code is a FILE, a DIRectory with a program, the text of --code, the files of --file,
+or standard input (-). Unless the code is read from it, standard input is the program's.
+Words after FILE and everything after -- are arguments of the program; flags before --
+are flags of sandbox-run.`
 
 const rootExample = `  sandbox-run --lang python --code 'print("hello")'
   sandbox-run --timeout 10 --memory 256m script.py
@@ -60,58 +60,58 @@ const rootExample = `  sandbox-run --lang python --code 'print("hello")'
 
 Exit codes:
   the program's own, or
-  1    it does not compile              2    usage
+  1    does not compile                 2    usage
   124  time or CPU limit                125  sandbox-run itself failed
   137  memory limit, or SIGKILL         126  refused by policy
   128+n  ended by signal n              127  the language is not installed
   130, 143  cancelled: Ctrl-C, SIGTERM`
 
-// addRunFlags gives the root command what it needs to run code.
+// addRunFlags adds the flags of a run to the root command.
 func (c *Invocation) addRunFlags(root *cobra.Command, version *bool) *runOptions {
 	o := &runOptions{}
 	FlagGroups{
-		{"What is run", o.codeFlags}, {string(executor.GroupLimits), o.limitFlags}, {string(executor.GroupSees), o.worldFlags},
-		{string(executor.GroupStrength), o.strengthFlags}, {"Where it runs", o.serverFlags}, {"Input and output", func(fs *pflag.FlagSet) {
-			o.outputFlags(fs, c)
-			fs.BoolVar(version, "version", false, "say which version this is")
+		{"What is run", o.addCodeFlags}, {string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
+		{string(executor.GroupStrength), o.addStrengthFlags}, {"Where it runs", o.addServerFlags}, {"Input and output", func(fs *pflag.FlagSet) {
+			o.addOutputFlags(fs, c)
+			fs.BoolVar(version, "version", false, "print the version")
 		}},
-		{string(executor.GroupLanguages), o.languageFlags},
+		{string(executor.GroupLanguages), o.addLanguageFlags},
 	}.AddTo(root)
 	return o
 }
 
-func (o *runOptions) codeFlags(fs *pflag.FlagSet) {
-	fs.StringVarP(&o.lang, "lang", "l", "", "`language`; found out from names, #! lines and project files without it")
+func (o *runOptions) addCodeFlags(fs *pflag.FlagSet) {
+	fs.StringVarP(&o.lang, "lang", "l", "", "`language` (default detected by file names, #! lines and project files)")
 	fs.VarP(&single{into: &o.code}, "code", "c", "the `code` itself")
-	fs.VarP(&o.files, "file", "f", "a `file` with code; of several, the first is started")
-	fs.StringVar(&o.entry, "entry", "", "`file` of a directory that starts the program")
-	fs.StringVar(&o.template, "template", "", "`name` of a template to fill in; the code is its variable code")
+	fs.VarP(&o.files, "file", "f", "a `file` with code; repeatable, the first is started")
+	fs.StringVar(&o.entry, "entry", "", "`file` of the directory that starts the program")
+	fs.StringVar(&o.template, "template", "", "`name` of a template to fill in; the code is its variable \"code\"")
 	fs.Var(&o.variables, "var", "set a variable of the template: `name=value`, or name=@file; repeatable")
-	fs.BoolVar(&o.noCache, "no-cache", false, "compile even what was compiled before, and keep nothing")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
+	fs.BoolVar(&o.noCache, "no-cache", false, "do not use the compile cache")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, and do nothing")
 }
 
-func (o *runOptions) limitFlags(fs *pflag.FlagSet) {
-	o.boxOptions.limitFlags(fs)
+func (o *runOptions) addLimitFlags(fs *pflag.FlagSet) {
+	o.boxOptions.addLimitFlags(fs)
 	fs.Lookup("memory").Usage += "; Go and Rust start with 128m"
 	fs.Lookup("pids").Usage += "; Java starts with 256"
 	defaults := sandbox.DefaultCompileLimits()
 	AddCompileLimits(fs, "", &o.compile, &defaults)
 }
 
-func (o *runOptions) worldFlags(fs *pflag.FlagSet) {
+func (o *runOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.in, "in", "copy `host[:dest]`, a file or directory, into /workspace; repeatable")
-	fs.Var(&o.out, "out", "bring `pattern[:dir]` back out of /workspace, into dir or here; repeatable")
-	o.boxOptions.worldFlags(fs)
-	o.workspace.workspaceFlags(fs)
+	fs.Var(&o.out, "out", "copy `pattern[:dir]` out of /workspace, into dir (default the current directory); repeatable")
+	o.boxOptions.addEnvironmentFlags(fs)
+	o.workspace.addWorkspaceFlags(fs)
 }
 
-func (o *runOptions) languageFlags(fs *pflag.FlagSet) {
+func (o *runOptions) addLanguageFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupLanguages, o.fields())
 	fs.Var(&o.setup, "setup", "sql, postgres: a `file` to run first; repeatable")
 }
 
-// runRoot is the root command with code to run.
+// runRoot runs code: the work of the root command.
 func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) error {
 	flags := cmd.Flags()
 	// No arguments, on a terminal: print the help.
@@ -130,14 +130,14 @@ func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) e
 	if err == nil && !done {
 		err = c.executeHere(o)
 	}
-	if errors.Is(err, errNothing) && len(c.Args) == 0 {
+	if errors.Is(err, errNoCode) && len(c.Args) == 0 {
 		c.Code = codeUsage
 		return c.writeHelp(c.Std.Err, cmd)
 	}
 	return NameSource(flags, err, HelpHint(cmd))
 }
 
-// complete reads what can only be read once all flags are known.
+// complete fills in the fields that depend on several flags, and checks their values.
 func (o *runOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := o.boxOptions.complete(c, flags); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (o *runOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	return o.checkWorkspace(flags)
 }
 
-// request is the command line as the engine reads it.
+// request returns the command line as a request to the executor.
 func (o *runOptions) request() executor.Request {
 	req := executor.Request{
 		Language: o.lang, Code: o.program.code, Name: o.program.name, Files: o.program.files, Entry: o.program.entry,
@@ -191,17 +191,17 @@ func (o *runOptions) request() executor.Request {
 	return req
 }
 
-// commandOrFile is what the first word should be.
+// commandOrFile names the first word of a command line in errors.
 const commandOrFile = "command or file"
 
-// misplaced explains a flag that is not ours and was probably meant for the program, or for a command with a typing error in it.
-func misplaced(root *cobra.Command, err *sandbox.Error) error {
+// explainUnknownFlag adds a hint to the error of an unknown flag. The flag is probably the program's, or that of a misspelt subcommand.
+func explainUnknownFlag(root *cobra.Command, err *sandbox.Error) error {
 	words := root.Flags().Args()
 	if root.HasParent() || len(words) == 0 {
 		return err
 	}
-	if !exists(words[0]) && words[0] != StdinName {
-		return unknownWord(root, commandOrFile, words[0])
+	if !pathExists(words[0]) && words[0] != StdinName {
+		return unknownWordError(root, commandOrFile, words[0])
 	}
 	if nearest, _, _ := strings.Cut(err.Hint, ","); !strings.HasPrefix(nearest, "--") {
 		err.Hint = fmt.Sprintf("sandbox-run %s -- …, if it is the program's", words[0])
@@ -209,8 +209,8 @@ func misplaced(root *cobra.Command, err *sandbox.Error) error {
 	return err
 }
 
-// executeRemotely runs the program, shows what it prints and what became of it, and leaves the exit code in c.code. Its error is
-// for failures of ours.
+// executeHere runs the program in this process, prints its output and its summary, and sets c.Code. It returns an error only if
+// sandbox-run itself fails.
 func (c *Invocation) executeHere(o *runOptions) error {
 	s, err := c.openRunEnvironment(&o.boxOptions)
 	if err != nil {
@@ -218,10 +218,11 @@ func (c *Invocation) executeHere(o *runOptions) error {
 	}
 	defer s.close()
 	show, streams := c.connectOutput(&o.boxOptions, s.stop)
-	engine, err := app.NewExecutor(s.manager, app.ExecutorOptions{Audit: s.log, EntryPoint: audit.EntryCLI, OnPrepare: func(what string) func() {
+	onPrepare := func(what string) func() {
 		show.wait.Start(what)
 		return show.wait.End
-	}})
+	}
+	engine, err := app.NewExecutor(s.manager, app.ExecutorOptions{Audit: s.log, EntryPoint: audit.EntryCLI, OnPrepare: onPrepare})
 	if err != nil {
 		return err
 	}
@@ -241,11 +242,11 @@ func (c *Invocation) executeHere(o *runOptions) error {
 	if err != nil {
 		return nameSignal(s.ctx, err)
 	}
-	defer func() { _ = leave() }() // twice is fine; what went wrong is said below
+	defer func() { _ = leave() }() // for early returns; the call below reports its error
 	streams.Stdin = req.Stdin
-	var takeBack func()
-	req.TTY, takeBack = c.lendTerminal(&o.boxOptions, &streams)
-	defer takeBack()
+	var returnTerminal func()
+	req.TTY, returnTerminal = c.attachTerminal(&o.boxOptions, &streams)
+	defer returnTerminal()
 	req.Stdin, req.OnEvent, req.Spill, req.Resize = streams.Stdin, streams.OnEvent, streams.Spill, streams.Resize
 	req.OutputSpace = streams.OutputSpace
 
@@ -260,7 +261,7 @@ func (c *Invocation) executeHere(o *runOptions) error {
 		result, err = engine.Execute(s.ctx, req)
 		return err
 	})
-	takeBack()
+	returnTerminal()
 	show.finish()
 	left := errors.Join(s.release(), leave())
 	if failed := new(workspace.UnwatchedError); errors.As(context.Cause(s.ctx), &failed) {
@@ -273,23 +274,23 @@ func (c *Invocation) executeHere(o *runOptions) error {
 	return c.presentResult(s, o, result, show, s.manager.Machine())
 }
 
-// presentResult shows what became of a program, wherever it was run, and brings its files back.
+// presentResult copies the output files of a run to the host, prints its result and sets c.Code.
 func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *executor.Result, show *outputPrinter,
 	m sandbox.Machine) error {
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}
-	brought := o.copyFilesOut(result.Files, c.format != FormatText)
+	copied := o.copyFilesOut(result.Files, c.format != FormatText)
 	err := c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
-		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: brought.written, lost: brought.lost,
+		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: copied.written, lost: copied.lost,
 	})
-	if brought.failed && c.Code == 0 {
+	if copied.failed && c.Code == 0 {
 		c.Code = codeOurs
 	}
 	return err
 }
 
-// printHeader tells a person what is about to run, and behind which walls.
+// printHeader prints language, image and tier of the run that begins, if standard error is a terminal.
 func (c *Invocation) printHeader(o *runOptions, ready *wire.Ready) {
 	if c.format != FormatText || o.quiet || !IsTerminal(c.Std.Err) || ready == nil {
 		return
@@ -305,7 +306,7 @@ func (c *Invocation) printHeader(o *runOptions, ready *wire.Ready) {
 	fmt.Fprintln(c.Std.Err, c.Palette(c.Std.Err).dim(EscapeText(text)))
 }
 
-// writeKept shows an output that was kept, and on a terminal what is missing.
+// writeKept writes a kept output. On a terminal, a notice stands in place of dropped bytes.
 func (l *outputPrinter) writeKept(to *sink, o sandbox.Output) {
 	head := o.HeadLen()
 	notice := func() {
@@ -333,14 +334,14 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// printWhole shows at the end what was kept: standard output, then standard error.
+// printWhole prints the kept output after the end of the run: standard output, then standard error.
 func (c *Invocation) printWhole(o *boxOptions, r *sandbox.Result, show *outputPrinter, phases ...executor.PhaseResult) {
 	if c.format != FormatText {
 		return
 	}
-	show.out, show.err = c.sinks(o)
+	show.out, show.err = c.newSinks(o)
 	for _, p := range phases {
-		if p.Name != r.Phase { // what a compiler had to say about a program that ran
+		if p.Name != r.Phase { // warnings of the compiler about a program that ran
 			show.writeTo(show.err, []byte(p.Stdout+p.Stderr))
 		}
 	}
@@ -354,5 +355,5 @@ func (c *Invocation) printWhole(o *boxOptions, r *sandbox.Result, show *outputPr
 	}{{stdout, r.Stdout}, {show.err, r.Stderr}} {
 		show.writeKept(stream.to, stream.out)
 	}
-	show.flush()
+	show.flushSinks()
 }

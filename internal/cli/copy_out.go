@@ -19,10 +19,10 @@ import (
 // copyOut is one --out: which files are copied out, and into which directory of the host.
 type copyOut struct {
 	pattern string
-	dir     string // empty is where we are; in JSON, the document alone
+	dir     string // empty: the current directory or, with JSON, only the document
 }
 
-// readCopyOut reads pattern[:dir].
+// readCopyOut parses pattern[:dir].
 func readCopyOut(text string) (copyOut, error) {
 	b := copyOut{pattern: text}
 	if at := strings.LastIndexByte(text, ':'); at >= 0 {
@@ -33,7 +33,7 @@ func readCopyOut(text string) (copyOut, error) {
 	return b, executor.ValidateOutput(b.pattern)
 }
 
-// covers reports whether a pattern means a file; both are relative to /workspace, or absolute.
+// covers reports whether the pattern matches a file or a directory that contains it. Both paths are absolute or relative to /workspace.
 func (b copyOut) covers(name string) bool {
 	split := func(p string) []string {
 		if !path.IsAbs(p) {
@@ -41,17 +41,18 @@ func (b copyOut) covers(name string) bool {
 		}
 		return strings.Split(path.Clean(p), "/")
 	}
-	return covers(split(b.pattern), split(name))
+	return matchComponents(split(b.pattern), split(name))
 }
 
-// covers matches component by component: ** is any number of directories, and what matches a directory means all in it.
-func covers(pattern, name []string) bool {
+// matchComponents matches component by component: ** is any number of directories, and a pattern that matches a directory matches
+// everything in it.
+func matchComponents(pattern, name []string) bool {
 	switch {
 	case len(pattern) == 0:
 		return true
 	case pattern[0] == "**":
 		for i := range name {
-			if len(pattern) == 1 || covers(pattern[1:], name[i:]) {
+			if len(pattern) == 1 || matchComponents(pattern[1:], name[i:]) {
 				return true
 			}
 		}
@@ -60,24 +61,24 @@ func covers(pattern, name []string) bool {
 		return false
 	}
 	ok, err := path.Match(pattern[0], name[0])
-	return err == nil && ok && covers(pattern[1:], name[1:])
+	return err == nil && ok && matchComponents(pattern[1:], name[1:])
 }
 
-// mentions reports whether the pattern itself speaks of that component.
-func (b copyOut) mentions(component string) bool {
+// namesComponent reports whether the component stands in the pattern literally.
+func (b copyOut) namesComponent(component string) bool {
 	return slices.Contains(strings.Split(b.pattern, "/"), component)
 }
 
-// outputFiles writes files to the host. Their names and contents are a stranger's.
+// outputFiles copies files to the host. Their names and contents are untrusted.
 type outputFiles struct {
-	onlyNamed bool // no files into directories that --out does not name
+	onlyNamed bool // copy only files whose --out names a directory
 	roots     map[string]*os.Root
 	written   []string
-	lost      []string
-	failed    bool // the host, not the file, is to blame
+	lost      []string // files that were not copied, with the reason
+	failed    bool     // the host caused a failure, not the file
 }
 
-// copyFilesOut brings files back, and remembers what became of each.
+// copyFilesOut copies output files to the host. The result lists the files that were written and those that were not.
 func (o *runOptions) copyFilesOut(files []executor.OutputFile, onlyNamed bool) *outputFiles {
 	c := &outputFiles{onlyNamed: onlyNamed, roots: map[string]*os.Root{}}
 	defer func() {
@@ -85,12 +86,12 @@ func (o *runOptions) copyFilesOut(files []executor.OutputFile, onlyNamed bool) *
 			_ = r.Close()
 		}
 	}()
-	met := make([]bool, len(o.copyOuts))
+	matched := make([]bool, len(o.copyOuts))
 	for i := range files {
 		f := &files[i]
 		at := slices.IndexFunc(o.copyOuts, func(b copyOut) bool { return b.covers(f.Path) })
 		if at >= 0 {
-			met[at] = true
+			matched[at] = true
 		}
 		switch {
 		case f.Reason != "":
@@ -102,18 +103,18 @@ func (o *runOptions) copyFilesOut(files []executor.OutputFile, onlyNamed bool) *
 		}
 	}
 	for i, b := range o.copyOuts {
-		// A file may be meant by several patterns, and goes to the first.
-		if !met[i] && !slices.ContainsFunc(files, func(f executor.OutputFile) bool { return b.covers(f.Path) }) {
+		// Several patterns may match a file; it is copied to the directory of the first.
+		if !matched[i] && !slices.ContainsFunc(files, func(f executor.OutputFile) bool { return b.covers(f.Path) }) {
 			c.addLost(b.pattern, "there is no such file")
 		}
 	}
 	return c
 }
 
-// overwritesProgram reports whether a file is one of the program's, changed by the program: * does not mean that a stranger's code may
-// take the place of what the user has read; a user who wants that names the file, or a directory it lies in.
+// overwritesProgram reports whether a file is one of the program's own, changed by the program, and the pattern does not name it. A * must
+// not replace code that the user has read with untrusted code. To allow that, the user names the file or a directory that contains it.
 func (o *runOptions) overwritesProgram(b copyOut, f *executor.OutputFile) bool {
-	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.mentions) {
+	if o.program == nil || slices.ContainsFunc(strings.Split(f.Path, "/"), b.namesComponent) {
 		return false
 	}
 	return slices.ContainsFunc(o.program.files, func(own executor.File) bool {
@@ -135,8 +136,8 @@ func (c *outputFiles) copyFile(b copyOut, f *executor.OutputFile) {
 	}
 	name := strings.TrimPrefix(f.Path, "/")
 	for _, part := range strings.Split(name, "/") {
-		// *.txt does not mean .git/hooks; such a file has to be named.
-		if strings.HasPrefix(part, ".") && !b.mentions(part) {
+		// A wildcard does not match hidden files such as .git/hooks: the pattern has to name them.
+		if strings.HasPrefix(part, ".") && !b.namesComponent(part) {
 			c.addLost(f.Path, fmt.Sprintf("%s is hidden, and --out %s does not name it", part, b.pattern))
 			return
 		}
@@ -171,8 +172,8 @@ func (c *outputFiles) openRoot(dir string) (*os.Root, error) {
 	return r, err
 }
 
-// writeBeneath writes a file below a directory and nowhere else. It appears whole, in the place of a regular file or of none; a link
-// that is put there meanwhile is replaced, not followed.
+// writeBeneath writes a file below the root and nowhere else. The file appears with its whole content. It replaces only a regular file,
+// or a link that appears meanwhile; links are not followed.
 func writeBeneath(root *os.Root, name string, f *executor.OutputFile) (err error) {
 	dir := path.Dir(name)
 	if err := root.MkdirAll(dir, 0o777); err != nil {
@@ -188,7 +189,7 @@ func writeBeneath(root *os.Root, name string, f *executor.OutputFile) (err error
 	}
 	defer func() {
 		if err != nil {
-			_ = root.Remove(part) // what failed is worth more than what is left of it
+			_ = root.Remove(part) // the first error is reported
 		}
 	}()
 	_, err = out.Write(f.Data)

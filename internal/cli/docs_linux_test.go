@@ -14,8 +14,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// What the documents show is run: every command of every sh block, one after the other in one directory. A comment that is
-// a number, or ends in "code" and one, is the exit code; without one it is 0. What a comment says it prints, it prints.
+// TestDocuments runs every command of every sh block of the documents. The commands of a document run one after the other in one
+// directory. A comment that is a number, or ends in "code" and a number, is the expected exit code; the default is 0. A comment
+// "prints …" is the expected output.
 func TestDocuments(t *testing.T) {
 	needRoot(t)
 	found := 0
@@ -28,7 +29,7 @@ func TestDocuments(t *testing.T) {
 			dir := t.TempDir()
 			for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 				for _, c := range shellCommands(t, block[1]) {
-					if elsewhere.MatchString(c) {
+					if skippedCommand.MatchString(c) {
 						continue
 					}
 					found++
@@ -42,8 +43,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// elsewhere is what is tested elsewhere, or is about the machine it is run on: building, installing, attacking, a shell to type in.
-var elsewhere = regexp.MustCompile(`^(make|go) |/usr/|--attack|exec -t |doctor|gc$`)
+// skippedCommand matches commands that other tests run, or that depend on the machine: builds, installation, attacks, interactive shells.
+var skippedCommand = regexp.MustCompile(`^(make|go) |/usr/|--attack|exec -t |doctor|gc$`)
 
 // shellCommands splits a block where a shell would.
 func shellCommands(t *testing.T, block string) (commands []string) {
@@ -72,7 +73,7 @@ func runDocumented(t *testing.T, dir, text string) {
 	if m := documentedCode.FindStringSubmatch(text); m != nil {
 		want, _ = strconv.Atoi(m[1])
 	}
-	// Whoever is the first to compile waits for a whole standard library.
+	// The first compilation compiles a whole standard library.
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/bash", "-c", text)

@@ -13,14 +13,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// facts of doctor, as a command would say them.
-func factOf(t *testing.T, name string, env []string, as *syscall.Credential) string {
+// doctorFact runs doctor and returns the value of a fact.
+func doctorFact(t *testing.T, name string, env []string, as *syscall.Credential) string {
 	t.Helper()
 	cmd := exec.Command(binary(t), "doctor", "--json", "--backend", "process")
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	out, _ := cmd.Output() // that a backend is weak is no concern of ours
+	out, _ := cmd.Output() // the exit code does not matter: the backend may be weak
 	var d diagnosis
 	if err := json.Unmarshal(out, &d); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -33,15 +33,15 @@ func factOf(t *testing.T, name string, env []string, as *syscall.Credential) str
 	return ""
 }
 
-// doctor says whether runs take place at a server, and if not, why.
+// doctor reports whether runs take place at the local server and, if not, why.
 func TestDoctorServer(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	socket := filepath.Join(dir, "server.sock")
 	at := []string{wire.SocketVariable + "=" + socket}
 	expect := func(as *syscall.Credential, env []string, words ...string) {
 		t.Helper()
-		said := factOf(t, "server", append(append([]string{}, at...), env...), as)
+		said := doctorFact(t, "server", append(append([]string{}, at...), env...), as)
 		for _, w := range words {
 			if !strings.Contains(said, w) {
 				t.Errorf("%q does not say %q", said, w)
@@ -53,17 +53,19 @@ func TestDoctorServer(t *testing.T) {
 	expect(nil, nil, "one at "+socket, "and is used")
 	expect(nil, []string{"SANDBOX_RUN_SERVER=never"}, "not used", "never")
 	expect(nil, []string{"GOPATH=/elsewhere"}, "not used", "differ")
-	stranger := &syscall.Credential{Uid: 65534, Gid: 65534}
-	if out, err := (&exec.Cmd{Path: binary(t), Args: []string{"sandbox-run", "version"}, SysProcAttr: &syscall.SysProcAttr{Credential: stranger}}).CombinedOutput(); err != nil {
+	other := &syscall.Credential{Uid: 65534, Gid: 65534}
+	version := exec.Command(binary(t), "version")
+	version.SysProcAttr = &syscall.SysProcAttr{Credential: other}
+	if out, err := version.CombinedOutput(); err != nil {
 		t.Logf("another user can not execute %s (%v: %s): that part is not tried", binary(t), err, out)
 	} else {
-		expect(stranger, nil, "not used", "may not connect")
+		expect(other, nil, "not used", "may not connect")
 	}
 	s.signal(syscall.SIGTERM)
-	s.end()
+	s.wait()
 	expect(nil, nil, "none at "+socket)
 
-	// Somebody who listens, and is no server of this version.
+	// A process that listens on the socket and is no server of this version.
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -83,21 +85,22 @@ func TestDoctorServer(t *testing.T) {
 	expect(nil, nil, "one at "+socket, "not used")
 }
 
-// It says what could not be prepared, too.
-func TestDoctorSlower(t *testing.T) {
+// doctor reports preparation failures.
+func TestDoctorFailedPreparation(t *testing.T) {
 	cache := t.TempDir()
 	env := []string{"XDG_CACHE_HOME=" + cache}
-	if said := factOf(t, "slower starts", env, nil); said != "" {
+	if said := doctorFact(t, "slower starts", env, nil); said != "" {
 		t.Error(said)
 	}
 	mark := filepath.Join(cache, "sandbox-run", "warm", "java-1", "jdk-2-ahead.failed")
 	if err := os.MkdirAll(filepath.Dir(mark), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(mark, []byte(`{"what":"Java machines that wait","error":"no room","at":"2026-01-02T03:04:05Z","attempts":3}`), 0o600); err != nil {
+	const failure = `{"what":"Java machines that wait","error":"no room","at":"2026-01-02T03:04:05Z","attempts":3}`
+	if err := os.WriteFile(mark, []byte(failure), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if said := factOf(t, "slower starts", env, nil); !strings.Contains(said, "no room") || !strings.Contains(said, "3 times") {
+	if said := doctorFact(t, "slower starts", env, nil); !strings.Contains(said, "no room") || !strings.Contains(said, "3 times") {
 		t.Errorf("%q", said)
 	}
 }

@@ -8,13 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// escaper makes foreign text safe to show on a terminal (A6): what would move the cursor, change
-// colours, ring, answer back or reorder text is written out visibly; newlines and tabs, and a
-// carriage return before a newline, stay. A character or a carriage return that is cut off by the
-// End of a write waits for the next one.
+// escaper makes untrusted text safe to print on a terminal (A6). It escapes characters that move the cursor, change colours, ring the
+// bell, make the terminal answer, or reorder text. Newlines, tabs, and a carriage return before a newline stay. An incomplete
+// character, or a carriage return, at the end of a write is held until the next write.
 type escaper struct {
 	to      io.Writer
-	pending []byte // the start of a character, or a carriage return: at most 3 bytes
+	pending []byte // an incomplete character, or a carriage return: at most 3 bytes
 }
 
 func newEscaper(to io.Writer) *escaper { return &escaper{to: to} }
@@ -32,7 +31,7 @@ func (e *escaper) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// Flush writes what still waits: there is no more to come.
+// Flush writes the pending bytes. Call it after the last Write.
 func (e *escaper) Flush() error {
 	var out bytes.Buffer
 	for _, b := range e.pending {
@@ -46,19 +45,19 @@ func (e *escaper) Flush() error {
 	return err
 }
 
-// EscapeText is a whole text made safe.
+// EscapeText returns the text with control characters escaped. Newlines and tabs stay.
 func EscapeText(s string) string {
 	var out strings.Builder
 	e := newEscaper(&out)
-	_, _ = e.Write([]byte(s)) // a Builder takes everything
+	_, _ = e.Write([]byte(s)) // a Builder returns no errors
 	_ = e.Flush()
 	return out.String()
 }
 
-// indented is a whole text made safe, of which no line but the first begins where ours do: names in it may be a stranger's.
-func indented(s string) string { return strings.ReplaceAll(EscapeText(s), "\n", "\n    ") }
+// indentText escapes the text and indents all lines but the first: an untrusted name in it can not forge a line of sandbox-run.
+func indentText(s string) string { return strings.ReplaceAll(EscapeText(s), "\n", "\n    ") }
 
-// escape writes text to out and returns how much of it could be decided on.
+// escape writes the escaped text to out and returns the number of bytes it has used. The rest of the text is incomplete.
 func escape(out *bytes.Buffer, text []byte) (used int) {
 	for used < len(text) {
 		rest := text[used:]
@@ -71,7 +70,7 @@ func escape(out *bytes.Buffer, text []byte) (used int) {
 		case r < 0x20, r == utf8.RuneError && size == 1:
 			escapeByte(out, rest[0])
 		case r == 0x7f, r >= 0x80 && r < 0xa0, reorders(r):
-			// As JSON writes it, so that a document stays the same document.
+			// The escape of JSON: an escaped document has the same meaning.
 			fmt.Fprintf(out, `\u%04x`, r)
 		default:
 			out.Write(rest[:size])
@@ -89,8 +88,8 @@ func escapeByte(out *bytes.Buffer, b byte) {
 	fmt.Fprintf(out, `\x%02x`, b)
 }
 
-// reorders reports characters that make text read otherwise than it is written (CVE-2021-42574),
-// and the two separators some terminals take for newlines.
+// reorders reports whether a character changes the direction of text (CVE-2021-42574), or is one of the two separators that some
+// terminals treat as newlines.
 func reorders(r rune) bool {
 	return r == 0x061c || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069
 }

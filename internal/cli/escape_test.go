@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Threat A6: what a program prints must not steer the terminal it is shown on.
+// Threat A6: the output of a program must not control the terminal.
 func TestThreatA6Escape(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain\n\ttext":        "plain\n\ttext",
@@ -38,7 +38,7 @@ func TestThreatA6Escape(t *testing.T) {
 	}
 }
 
-// FuzzEscape: however the text is cut into writes, the result is the same and safe.
+// FuzzEscape: the escaped text is safe, and does not depend on how the text is split into writes.
 func FuzzEscape(f *testing.F) {
 	f.Add([]byte("\x1b[2J漢\r\n\r\xff\u009b\u202e"), uint8(1))
 	f.Add([]byte("\xe6\xbc"), uint8(2))
@@ -70,7 +70,7 @@ func FuzzEscape(f *testing.F) {
 	})
 }
 
-// A JSON document means the same after it was escaped for a terminal.
+// An escaped JSON document has the same meaning.
 func TestEscapedJSONIsTheSame(t *testing.T) {
 	var all strings.Builder
 	for r := rune(0); r < 0x2100; r++ {
@@ -86,9 +86,10 @@ func TestEscapedJSONIsTheSame(t *testing.T) {
 	}
 }
 
-// A stranger's name with a newline in it does not look like a line of ours.
-func TestIndented(t *testing.T) {
-	if got := indented("a\nsandbox-run: ok\x1b"); strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
+// An untrusted name with a newline can not forge a line of sandbox-run.
+func TestIndentText(t *testing.T) {
+	got := indentText("a\nsandbox-run: ok\x1b")
+	if strings.Contains(got, "\nsandbox-run") || !strings.HasPrefix(got, "a\n ") || strings.Contains(got, "\x1b") {
 		t.Errorf("%q", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// The examples are what they say they are: every command of their README prints what is written beside the program.
+// Every command of examples/README.md prints the content of expected.txt.
 func TestExamples(t *testing.T) {
 	testenv.NeedRoot(t)
 	root, err := filepath.Abs("../..")
@@ -23,7 +23,7 @@ func TestExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := map[string]bool{}
-	for _, line := range commandsOf(string(readme)) {
+	for _, line := range listCommands(string(readme)) {
 		_, rest, _ := strings.Cut(line, "examples/")
 		name := rest[:strings.IndexAny(rest+" ", "/ ")]
 		ran[name] = true
@@ -55,8 +55,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// commandsOf are the lines of a document's shell blocks.
-func commandsOf(document string) (lines []string) {
+// listCommands returns the lines of a document's sh blocks.
+func listCommands(document string) (lines []string) {
 	inside := false
 	for line := range strings.Lines(document) {
 		line = strings.TrimSpace(line)

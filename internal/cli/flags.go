@@ -17,8 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// boxOptions are what every command that makes a sandbox lets its user decide: how large it is, what is seen in it, how
-// strong it has to be, and where its output goes.
+// boxOptions are the flags of every command that makes a sandbox: limits, contents, isolation and output.
 type boxOptions struct {
 	backend    string
 	runtime    string
@@ -39,13 +38,13 @@ type boxOptions struct {
 	pull       bool
 }
 
-// FlagGroups are the titles under which help lists flags, with what adds them.
+// FlagGroups are groups of flags: the title in help, and the function that adds the flags.
 type FlagGroups []struct {
 	Title string
 	Add   func(*pflag.FlagSet)
 }
 
-// AddTo gives a command its flags, group by group, in the order of help.
+// AddTo adds the flags of all groups to a command, in the order of help.
 func (groups FlagGroups) AddTo(cmd *cobra.Command) {
 	cmd.Flags().SortFlags = false
 	for _, g := range groups {
@@ -57,10 +56,10 @@ func (groups FlagGroups) AddTo(cmd *cobra.Command) {
 	}
 }
 
-// fields are the settings of the request that have flags.
+// fields returns the settings of the request that have flags.
 func (o *boxOptions) fields() []executor.Field { return executor.Fields(&o.policy, &o.options) }
 
-func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
+func (o *boxOptions) addLimitFlags(fs *pflag.FlagSet) {
 	defaults := sandbox.DefaultLimits()
 	for _, row := range sandbox.AllLimits() {
 		AddLimit(fs, row, "", row.Usage, &o.limits, &defaults)
@@ -68,37 +67,40 @@ func (o *boxOptions) limitFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupLimits, o.fields())
 }
 
-func (o *boxOptions) worldFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.image, "image", "", "`reference` of an image to run on, in place of this machine's programs")
-	fs.BoolVar(&o.pull, "pull", false, "get the image that is needed, if it is not here")
-	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes ours on; repeatable")
-	fs.Var(&o.volumes, "volume", "show `host:dest[:ro|rw]`, read-only unless rw; repeatable")
+func (o *boxOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.image, "image", "", "`reference` of an image whose programs are used, in place of this machine's")
+	fs.BoolVar(&o.pull, "pull", false, "download the image if it is missing")
+	fs.Var(&o.env, "env", "set a variable: `NAME=value`; NAME alone passes on your own; repeatable")
+	fs.Var(&o.volumes, "volume", "mount `host:dest[:ro|rw]`, read-only unless rw; repeatable")
 	addFields(fs, executor.GroupSees, o.fields())
 }
 
-func (o *boxOptions) strengthFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(append([]string{app.Auto}, app.AllBackends()...), ", "))
-	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default the first found); of docker, one that its daemon knows")
-	fs.StringVar(&o.dockerHost, "docker-host", "", "`address` of the daemon for the docker backend, such as unix:///run/docker.sock (default where Docker or Podman is found)")
+func (o *boxOptions) addStrengthFlags(fs *pflag.FlagSet) {
+	backends := append([]string{app.Auto}, app.AllBackends()...)
+	fs.StringVar(&o.backend, "backend", app.Auto, "`name` of the backend: "+strings.Join(backends, ", "))
+	fs.StringVar(&o.runtime, "runtime", "", "OCI runtime of the oci backend, by `name` or path: runc, crun, runsc, kata, youki (default "+
+		"the first found); for docker, one that its daemon knows")
+	fs.StringVar(&o.dockerHost, "docker-host", "", "`address` of the daemon for the docker backend, such as unix:///run/docker.sock "+
+		"(default where Docker or Podman is found)")
 	addFields(fs, executor.GroupStrength, o.fields())
 }
 
-func (o *boxOptions) outputFlags(fs *pflag.FlagSet, c *Invocation) {
-	fs.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal, and our standard input")
+func (o *boxOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
+	fs.BoolVarP(&o.tty, "tty", "t", false, "give the program a terminal, connected to yours")
 	fs.BoolVar(&c.JSON, "json", false, "print the result as one JSON document, and nothing else")
-	AddParsed(fs, &c.format, "format", FormatText, "`form` of what is printed: text, json, ndjson (one event per line)",
+	AddParsed(fs, &c.format, "format", FormatText, "output `format`: text, json, ndjson (one event per line)",
 		ReadOneOf(FormatText, FormatJSON, FormatNDJSON))
-	fs.BoolVar(&o.noStream, "no-stream", false, "print everything at the end, in one piece")
+	fs.BoolVar(&o.noStream, "no-stream", false, "print the output at the end, not while the program runs")
 	fs.StringVar(&o.spill, "spill", "", "keep output beyond --output-limit in files in this `directory`")
 	fs.BoolVar(&o.raw, "raw", false, "do not escape control characters when printing to a terminal")
 	AddParsed(fs, &c.colour, "color", ColourAuto, "`when` to use colour: auto, always, never", ReadOneOf(ColourAuto, ColourAlways,
 		ColourNever))
-	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary and no word on why the program was ended")
-	fs.StringVar(&o.auditLog, "audit-log", "", "write a line on the run to this `file` instead of your own log; off: nowhere")
-	fs.BoolP("help", "h", false, "show this text")
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary, and no reason if the program is ended")
+	fs.StringVar(&o.auditLog, "audit-log", "", "audit log `file` for this run (default your own log); off: no log")
+	fs.BoolP("help", "h", false, "show this help")
 }
 
-// BriefSize writes a size the way flags take it.
+// BriefSize formats a size as flags accept it, such as 512m.
 func BriefSize(s sandbox.Size) string {
 	for _, u := range []struct {
 		unit sandbox.Size
@@ -111,7 +113,7 @@ func BriefSize(s sandbox.Size) string {
 	return strconv.FormatUint(uint64(s), 10)
 }
 
-// complete reads what can only be read once all flags are known.
+// complete fills in the fields that depend on several flags, and checks their values.
 func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := c.chooseFormat(flags); err != nil {
 		return err
@@ -122,7 +124,7 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if o.tty && o.noStream {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
 	}
-	// An empty value is a variable that was not set: it must not silently mean the default.
+	// An empty value is probably that of an unset shell variable. It must not mean the default.
 	for _, name := range []string{"image", "spill", "audit-log", "runtime", "docker-host"} {
 		if err := CheckNotEmpty(flags, name); err != nil {
 			return err
@@ -138,7 +140,7 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := app.CheckRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
-	o.environ = environment(o.env.Values)
+	o.environ = parseEnvironment(o.env.Values)
 	for _, text := range o.volumes.Values {
 		v, err := readVolume(text)
 		if err != nil {
@@ -152,6 +154,7 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	return nil
 }
 
+// CheckNotEmpty refuses a flag that is given with an empty value. Its error is of kind sandbox.ErrInvalid.
 func CheckNotEmpty(flags *pflag.FlagSet, name string) error {
 	if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
 		return sandbox.Invalid(name, "it is empty")
@@ -159,8 +162,8 @@ func CheckNotEmpty(flags *pflag.FlagSet, name string) error {
 	return nil
 }
 
-// environment reads NAME=value and NAME; a NAME that we do not have either stays unset.
-func environment(entries []string) map[string]string {
+// parseEnvironment parses NAME=value and NAME. NAME alone takes the value from this process; without one it stays unset.
+func parseEnvironment(entries []string) map[string]string {
 	env := map[string]string{}
 	for _, e := range entries {
 		name, value, given := strings.Cut(e, "=")
@@ -174,29 +177,29 @@ func environment(entries []string) map[string]string {
 	return env
 }
 
-// readVolume is sandbox.ParseVolume for people: the host's path may be relative to where they are.
+// readVolume is sandbox.ParseVolume with a host path that may be relative to the current directory.
 func readVolume(text string) (sandbox.Volume, error) {
 	source, rest, found := strings.Cut(text, ":")
 	if !found || source == "" {
-		return sandbox.ParseVolume(text) // says what is wrong with it
+		return sandbox.ParseVolume(text) // returns the error
 	}
-	source, err := absolute("volume", source)
+	source, err := absolutePath("volume", source)
 	if err != nil {
 		return sandbox.Volume{}, err
 	}
 	return sandbox.ParseVolume(source + ":" + rest)
 }
 
-// absolute completes a relative path of the host. A path with .. is refused instead of being
-// shortened: through a symlink, it may mean another place than it says (F10).
-func absolute(field, path string) (string, error) {
+// absolutePath makes a path of the host absolute. It refuses a path with .. instead of shortening it: behind a symlink, the shortened
+// path names another directory (F10).
+func absolutePath(field, path string) (string, error) {
 	if slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "..") {
 		return "", sandbox.Invalid(field, "path %q contains ..; name the directory itself", path)
 	}
 	if filepath.IsAbs(path) {
 		return path, nil
 	}
-	// The kernel's word, not $PWD: that may lead through a symlink, which volumes refuse.
+	// Not os.Getwd: it returns $PWD, which may contain a symlink, and volumes refuse symlinks.
 	here, err := syscall.Getwd()
 	if err != nil {
 		return "", &sandbox.Error{Op: "working directory", Err: err}
@@ -204,7 +207,7 @@ func absolute(field, path string) (string, error) {
 	return filepath.Join(here, path), nil
 }
 
-// prepareSpill finds out now what would otherwise be lost at the end of a long run.
+// prepareSpill makes the directory of --spill, and refuses one that has files of an earlier run, before the run begins.
 func (o *boxOptions) prepareSpill() error {
 	if err := os.MkdirAll(o.spill, 0o700); err != nil {
 		return sandbox.Invalid("spill", "%w", err)
@@ -218,11 +221,11 @@ func (o *boxOptions) prepareSpill() error {
 	return nil
 }
 
-// noAudit is in the place of a log's name.
+// noAudit is the value of --audit-log that disables the log.
 const noAudit = "off"
 
-// openAudit opens the log that the run is written to. A log that somebody has named must be usable; that of somebody who has none
-// (no home, a disk that is read-only) is missed with a word on it.
+// openAudit opens the audit log. A log that --audit-log names must be usable; otherwise err is set. The default log may be unusable, for
+// example without a home directory or on a read-only disk; then the run goes on, and missing says why.
 func (o *boxOptions) openAudit() (log *audit.Log, missing, err error) {
 	if o.auditLog == noAudit {
 		return nil, nil, nil
@@ -237,7 +240,7 @@ func (o *boxOptions) openAudit() (log *audit.Log, missing, err error) {
 	return nil, nil, err
 }
 
-// appendNotes adds what went wrong beside the run itself.
+// appendNotes adds notes about a failed cleanup and about a missing audit log.
 func appendNotes(notes []string, left, unlogged error) []string {
 	notes = slices.Clip(notes)
 	if left != nil {

@@ -19,14 +19,14 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Forms of what is printed.
+// Values of --format.
 const (
 	FormatText   = "text"
 	FormatJSON   = "json"
 	FormatNDJSON = "ndjson"
 )
 
-// ReadOneOf reads a word out of a few.
+// ReadOneOf returns a parser that accepts only the given words.
 func ReadOneOf[T ~string](words ...T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if slices.Contains(words, T(s)) {
@@ -40,14 +40,14 @@ func ReadOneOf[T ~string](words ...T) func(string) (T, error) {
 	}
 }
 
-// chooseFormat makes one choice out of --json and --format. What was given beats what a variable says; two
-// different ones from the same source are an error.
+// chooseFormat combines --json and --format. A flag on the command line takes precedence over a variable; two that contradict each other
+// from the same source are an error.
 func (c *Invocation) chooseFormat(flags *pflag.FlagSet) error {
 	if c.JSON && c.format != "" && c.format != FormatJSON {
 		switch {
-		case given(flags, "json") == given(flags, "format"):
+		case isOnCommandLine(flags, "json") == isOnCommandLine(flags, "format"):
 			return sandbox.Invalid("format", "--json and --format %s contradict each other", c.format)
-		case given(flags, "format"):
+		case isOnCommandLine(flags, "format"):
 			c.JSON = false
 		default:
 			c.format = FormatJSON
@@ -63,8 +63,8 @@ func (c *Invocation) chooseFormat(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// guessFormat is for a command line that could not be read to its end: what it wants its failures to look like may stand behind
-// the fault, or in a variable.
+// guessFormat finds the format for the error of a command line that could not be parsed: the flag may stand behind the wrong argument,
+// or its variable may be set.
 func (c *Invocation) guessFormat() {
 	args := beforeDashes(c.Args)
 	for i, a := range args {
@@ -85,7 +85,7 @@ func (c *Invocation) guessFormat() {
 	}
 }
 
-// writeResult writes a result: a document, or the last line of many.
+// writeResult writes a result as a JSON document or, with NDJSON, as the last line.
 func (c *Invocation) writeResult(doc any) error {
 	if large, err := encodeResult(doc); large != nil && !IsTerminal(c.Std.Out) {
 		return c.writeLarge(large)
@@ -98,7 +98,7 @@ func (c *Invocation) writeResult(doc any) error {
 	return c.WriteJSON(doc)
 }
 
-// encodeResult encodes the result of a run, whose output may be large; nil for other documents.
+// encodeResult encodes the result of a run, whose output may be large. It returns nil for other documents.
 func encodeResult(doc any) (*sandbox.JSON, error) {
 	switch r := doc.(type) {
 	case *executor.Result:
@@ -109,7 +109,7 @@ func encodeResult(doc any) (*sandbox.JSON, error) {
 	return nil, nil
 }
 
-// writeLarge writes a result as writeLine and writeJSON do, without holding its output in memory.
+// writeLarge writes a result as writeLine and WriteJSON do, without its output in memory.
 func (c *Invocation) writeLarge(result *sandbox.JSON) error {
 	before, after := "", "\n"
 	if c.format == FormatNDJSON {
@@ -120,8 +120,8 @@ func (c *Invocation) writeLarge(result *sandbox.JSON) error {
 		}
 		before, after = strings.TrimSuffix(string(line), mark+"}"), "}\n"
 	}
-	out := bufio.NewWriterSize(c.Std.Out, 64<<10) // a short one is written at once
-	_, _ = out.WriteString(before)                // Flush says what went wrong
+	out := bufio.NewWriterSize(c.Std.Out, 64<<10) // a short result takes one write
+	_, _ = out.WriteString(before)                // Flush returns the error
 	if _, err := result.WriteTo(out); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (c *Invocation) writeLarge(result *sandbox.JSON) error {
 	return out.Flush()
 }
 
-// lastLine ends a stream of events.
+// lastLine is the last line of a stream of events.
 type lastLine struct {
 	Seq    uint64            `json:"seq"`
 	Time   time.Time         `json:"time"`
@@ -137,10 +137,10 @@ type lastLine struct {
 	Result any               `json:"result"`
 }
 
-// writeLine writes one event of a stream: always one line, and at once.
+// writeLine writes one event of a stream as one line, unbuffered.
 func (c *Invocation) writeLine(doc any) error { return c.encode(doc, "") }
 
-// WriteJSON writes one document to stdout: a line for programs, indented for people.
+// WriteJSON writes one document to standard output: indented on a terminal, otherwise as one line.
 func (c *Invocation) WriteJSON(doc any) error {
 	if IsTerminal(c.Std.Out) {
 		return c.encode(doc, "  ")
@@ -148,8 +148,8 @@ func (c *Invocation) WriteJSON(doc any) error {
 	return c.encode(doc, "")
 }
 
-// encode writes JSON. It leaves the C1 controls and text direction as they are, so on a terminal they are written as \u escapes,
-// which say the same.
+// encode writes JSON. encoding/json does not escape C1 controls and characters of text direction; on a terminal they are written as
+// \u escapes, which mean the same.
 func (c *Invocation) encode(doc any, indent string) error {
 	var out io.Writer = c.Std.Out
 	if IsTerminal(c.Std.Out) {
@@ -166,8 +166,8 @@ func (c *Invocation) encode(doc any, indent string) error {
 	return err
 }
 
-// Table aligns columns for people. It prints in batches, so that a long one costs no memory; a later batch can be
-// wider than an earlier one, never narrower. A title that begins with > is of a column of numbers.
+// Table prints rows with aligned columns. It prints in batches, so a long table takes little memory; the columns of a later batch can be
+// wider than those of an earlier one, never narrower.
 type Table struct {
 	to     io.Writer
 	paint  Palette
@@ -180,6 +180,7 @@ type Table struct {
 
 const tableBatch = 500
 
+// NewTable makes a table that is written to a file. A title that begins with > aligns its column to the right.
 func (c *Invocation) NewTable(to *os.File, titles ...string) *Table {
 	t := &Table{to: to, paint: c.Palette(to)}
 	for _, title := range titles {
@@ -189,7 +190,7 @@ func (c *Invocation) NewTable(to *os.File, titles ...string) *Table {
 	return t
 }
 
-// Add takes a row, which may be shorter than the table is wide. What is in it may come from anywhere.
+// Add adds a row, which may have fewer cells than the table has columns. It escapes control characters in the cells.
 func (t *Table) Add(row ...string) error {
 	for i := range row {
 		row[i] = EscapeLine(row[i])
@@ -201,7 +202,7 @@ func (t *Table) Add(row ...string) error {
 	return nil
 }
 
-// Flush prints what waits. Without rows there is no heading either.
+// Flush prints the rows that are not printed yet. A table without rows has no heading. Call it after the last Add.
 func (t *Table) Flush() error {
 	if len(t.rows) == 0 {
 		return nil
@@ -231,7 +232,7 @@ func (t *Table) line(row []string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// EscapeLine is foreign text on one line.
+// EscapeLine returns the text with control characters, newlines and tabs escaped.
 func EscapeLine(s string) string {
 	return strings.NewReplacer("\r\n", `\r\n`, "\n", `\n`, "\t", `\t`).Replace(EscapeText(s))
 }

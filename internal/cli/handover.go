@@ -16,70 +16,70 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// The thin executable does what it is started for most: run, exec, gc, doctor, version, and the client of a server. The rest is the full
-// one's, and so is what takes its libraries (a Docker backend, HTTPS). For that the thin one hands over:
+// The thin executable has the frequent commands: run, exec, gc, doctor, version, and the client of a server. The full one has the other
+// commands, and features that need large libraries (the Docker backend, HTTPS). For these the thin one hands over:
 //
 //	sandbox-run ARGUMENTS ── a command of the full one, or a backend that it has ──► exec sandbox-rund ARGUMENTS
 //	                         SANDBOX_RUN_HANDED_OVER=version of sandbox-run
-//	                                                     sandbox-rund: another version than mine? refuses, or
-//	                         goes on by itself ◄── exec ── gives back what sandbox-run can do as well
+//	                                                     sandbox-rund of another version: refuses, or
+//	                         does the work itself ◄── exec ── hands back what sandbox-run can do as well
 //
-// Arguments, environment, descriptors, the process and so its exit code stay the same. A thin one that finds the variable set
-// does not hand over again, so nothing goes round in circles.
+// Arguments, environment, descriptors, the process and its exit code stay the same. A thin executable that finds the variable set
+// does not hand over again, so there is no loop.
 
-// handedOver is the variable by which one executable tells the next which version it is.
-const handedOver = environmentStem + "HANDED_OVER"
+// handedOverVariable is the variable with the version of the executable that has handed over.
+const handedOverVariable = environmentStem + "HANDED_OVER"
 
-// takeOver returns the version of the executable that has handed over to us, if one has, and its path if it can go on by itself.
-// The programs that we start do not get the variable.
-func takeOver() (from, back string) {
-	from, back, _ = strings.Cut(os.Getenv(handedOver), "\n")
-	_ = os.Unsetenv(handedOver) // it can only fail for names that are none
+// readHandOver returns the version of the executable that has handed over to this one, and its path if it can do the work itself. Both
+// are empty without a hand-over. It removes the variable, so that programs do not inherit it.
+func readHandOver() (from, back string) {
+	from, back, _ = strings.Cut(os.Getenv(handedOverVariable), "\n")
+	_ = os.Unsetenv(handedOverVariable) // fails only for invalid names
 	return from, back
 }
 
-// sameVersion refuses to go on for an executable of another version: what it has read of the command line may mean something
-// else here.
-func (c *Invocation) sameVersion() error {
+// checkCallerVersion refuses a hand-over from an executable of another version, or hands back: the command line may have another meaning
+// in this version.
+func (c *Invocation) checkCallerVersion() error {
 	own := Version(debug.ReadBuildInfo())
 	if c.full == nil || c.from == "" || c.from == own {
 		return nil
 	}
 	if c.back != "" {
-		return c.become(c.back, CommandName, own)
+		return c.replaceProcess(c.back, CommandName, own)
 	}
 	path, err := os.Executable()
 	if err != nil {
 		path = fullName
 	}
 	return &sandbox.Error{
-		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, CommandName, c.from), Hint: bothAnew,
+		Op: "hand over to " + path, Err: fmt.Errorf("it is version %s, and %s is version %s", own, CommandName, c.from), Hint: reinstallHint,
 	}
 }
 
-// become lets another executable go on, and returns when that is over, or was not possible.
-func (c *Invocation) become(path, name, word string) error {
-	code, err := replace(path, append([]string{name}, c.Args...), append(os.Environ(), handedOver+"="+word))
+// replaceProcess executes another executable in place of this one. It returns only if that fails or, on Windows, has ended.
+func (c *Invocation) replaceProcess(path, name, word string) error {
+	code, err := replace(path, append([]string{name}, c.Args...), append(os.Environ(), handedOverVariable+"="+word))
 	if err != nil {
-		return &sandbox.Error{Op: "hand over to " + path, Err: err, Hint: bothAnew}
+		return &sandbox.Error{Op: "hand over to " + path, Err: err, Hint: reinstallHint}
 	}
-	return replaced(code)
+	return replacedError(code)
 }
 
 const (
-	bothAnew = "make install, for executables of one version"
-	module   = "github.com/sandbox-run/sandbox-run"
+	reinstallHint = "make install, for executables of one version"
+	module        = "github.com/sandbox-run/sandbox-run"
 )
 
-// handOver has the full executable go on with the command line, and returns when that is over. Where there is no full one it is an error
-// if work needs it, and nil otherwise: the thin one goes on.
+// handOver has the full executable do the work. Without a full executable it returns an error if the work needs one, and otherwise nil:
+// then the thin executable does the work.
 func (c *Invocation) handOver(work string, needed bool) error {
-	if c.from != "" { // the name of the full executable leads to a thin one
+	if c.from != "" { // the file with the full executable's name is a thin one
 		if !needed {
 			return nil
 		}
 		return &sandbox.Error{
-			Op: work, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: bothAnew,
+			Op: work, Err: fmt.Errorf("%s leads to an executable that is not the full one", fullName), Hint: reinstallHint,
 		}
 	}
 	path, err := findFull()
@@ -87,7 +87,7 @@ func (c *Invocation) handOver(work string, needed bool) error {
 		if !needed {
 			return nil
 		}
-		return &sandbox.Error{Op: work, Err: err, Hint: c.howToGet()}
+		return &sandbox.Error{Op: work, Err: err, Hint: c.fullHint()}
 	}
 	word := Version(debug.ReadBuildInfo())
 	if !needed {
@@ -95,15 +95,15 @@ func (c *Invocation) handOver(work string, needed bool) error {
 			word += "\n" + self
 		}
 	}
-	return c.become(path, fullName, word)
+	return c.replaceProcess(path, fullName, word)
 }
 
-// replaced is the end of a command that another process has run for us: there is nothing left to say.
-type replaced int
+// replacedError is the exit code of a command that another process has run. Nothing is printed for it.
+type replacedError int
 
-func (r replaced) Error() string { return fmt.Sprintf("exit code %d", int(r)) }
+func (r replacedError) Error() string { return fmt.Sprintf("exit code %d", int(r)) }
 
-// handOverScanned hands over a command that is the full executable's whatever its flags are.
+// handOverScanned hands over a command of the full executable, before flags are parsed.
 func (c *Invocation) handOverScanned(a arguments) error {
 	switch {
 	case c.full != nil:
@@ -111,12 +111,12 @@ func (c *Invocation) handOverScanned(a arguments) error {
 	case a.completion: // the full one knows the flags of all commands
 		return c.handOver("", false)
 	case a.command != nil && a.command.by == full:
-		return c.handOver(fullWork(c.Args), true)
+		return c.handOver(describeFullWork(c.Args), true)
 	}
 	return nil
 }
 
-// handOverParsed hands over a command whose flags, or their variables, take what only the full executable has.
+// handOverParsed hands over a command whose flags or variables need a feature of the full executable.
 func (c *Invocation) handOverParsed(cmd *cobra.Command) error {
 	if c.full != nil {
 		return nil
@@ -134,14 +134,14 @@ func (c *Invocation) handOverParsed(cmd *cobra.Command) error {
 		return c.handOver("--backend "+value("backend"), true)
 	case isWeb(value("server")):
 		return c.handOver("--server "+value("server"), true)
-	case of != nil && of.by == thinFull, c.from == "" && !c.serverServes(cmd) && c.chooseEarly(cmd) != "":
+	case of != nil && of.by == thinFull, c.from == "" && !c.serverCanRun(cmd) && c.chooseEarly(cmd) != "":
 		return c.handOver("", false)
 	}
 	return nil
 }
 
-// serverServes reports whether a run is sure enough to take place at a server, and needs no backend of ours.
-func (c *Invocation) serverServes(cmd *cobra.Command) bool {
+// serverCanRun reports whether a run will probably take place at a server, so that no backend is needed here.
+func (c *Invocation) serverCanRun(cmd *cobra.Command) bool {
 	f := cmd.Flags().Lookup("server")
 	if f == nil || f.Value.String() == serverNever {
 		return false
@@ -150,19 +150,19 @@ func (c *Invocation) serverServes(cmd *cobra.Command) bool {
 	if flag, _ := localFlag(cmd.Flags(), auto); flag != "" && auto {
 		return false
 	}
-	return !auto || c.local != nil && c.local.serves(c)
+	return !auto || c.local != nil && c.local.canRun(c)
 }
 
 var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + CommandName + " nor on PATH")
 
-// findFull looks for the full executable beside ours, then on PATH.
+// findFull finds the full executable: first beside this one, then on PATH.
 func findFull() (string, error) {
 	name := fullName
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
 	if self, err := os.Executable(); err == nil {
-		// LookPath of a path only looks whether it can be executed.
+		// LookPath with a path only checks that the file is executable.
 		if beside, err := exec.LookPath(filepath.Join(filepath.Dir(self), name)); err == nil {
 			return beside, nil
 		}
@@ -174,15 +174,16 @@ func findFull() (string, error) {
 	return path, nil
 }
 
-// howToGet is what to try where the full executable is missing.
-func (c *Invocation) howToGet() string {
-	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
+// fullHint returns the hint for errors about a missing full executable.
+func (c *Invocation) fullHint() string {
+	return c.installHint() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
 }
 
-// installFull is how to get the full executable: of the same release, or by building it.
-func (c *Invocation) installFull() string {
-	// A release can be asked for; what is built in a repository has no version, or one made of its commit.
-	if info, ok := debug.ReadBuildInfo(); ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
+// installHint returns the command that installs the full executable: that of the same release, or a build.
+func (c *Invocation) installHint() string {
+	// Only a release has a plain version; a build in a repository has none, or one with its commit.
+	info, ok := debug.ReadBuildInfo()
+	if ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
 		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version
 	}
 	return "make install"

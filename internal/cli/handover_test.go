@@ -12,8 +12,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// copied puts an executable under test into a directory, under a name of the test's.
-func copied(t *testing.T, executable, dir, name string) string {
+// copyExecutable copies an executable under test into a directory, under the given name.
+func copyExecutable(t *testing.T, executable, dir, name string) string {
 	t.Helper()
 	testenv.NeedSystem(t)
 	content, err := os.ReadFile(filepath.Join(binDir, executable))
@@ -27,18 +27,17 @@ func copied(t *testing.T, executable, dir, name string) string {
 	return path
 }
 
-// The thin executable becomes the full one, which is asked here for a backend that no test has: the one that answers is told
-// by its words.
+// The thin executable hands over to the full one. The messages show which of the two has done the work.
 func TestHandOver(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs exec: there, the full one is a child")
 	}
 	together, apart, elsewhere, wrong := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
-	beside := copied(t, CommandName, together, CommandName)
-	copied(t, fullName, together, fullName)
-	alone := copied(t, CommandName, apart, CommandName)
-	copied(t, fullName, elsewhere, fullName)
-	copied(t, CommandName, wrong, fullName) // the thin one under the full one's name
+	beside := copyExecutable(t, CommandName, together, CommandName)
+	copyExecutable(t, fullName, together, fullName)
+	alone := copyExecutable(t, CommandName, apart, CommandName)
+	copyExecutable(t, fullName, elsewhere, fullName)
+	copyExecutable(t, CommandName, wrong, fullName) // the thin one under the full one's name
 	if err := os.WriteFile(filepath.Join(apart, fullName), []byte("not to be executed"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -51,27 +50,34 @@ func TestHandOver(t *testing.T) {
 		code int
 		want string
 	}{
-		"beside":                     {beside, heavy, "/nonexistent", "", 2, "none-of-that-name"},
-		"beside, not PATH":           {beside, heavy, wrong, "", 2, "none-of-that-name"},
-		"on PATH":                    {alone, heavy, elsewhere, "", 2, "none-of-that-name"},
-		"missing":                    {alone, heavy, "/nonexistent", "", 125, "image update: it takes sandbox-rund, which is neither beside sandbox-run nor on PATH"},
-		"how to get it":              {alone, heavy, "/nonexistent", "", 125, "/cmd/sandbox-rund"},
-		"not the full one":           {alone, heavy, wrong, "", 125, "sandbox-rund leads to an executable that is not the full one"},
-		"not needed":                 {alone, []string{"version"}, "/nonexistent", "", 0, "sandbox-run "},
-		"usage":                      {beside, []string{"image", "update", "--nonsense"}, "/nonexistent", "", 2, "unknown flag: --nonsense"},
-		"flags first":                {beside, []string{"--quiet", "image", "update"}, "/nonexistent", "", 2, "sandbox-run image"},
-		"help of it":                 {beside, []string{"help", "image", "update"}, "/nonexistent", "", 0, "image update [flags]"},
-		"help, missing":              {alone, []string{"help", "image", "update"}, "/nonexistent", "", 125, "help image: it takes sandbox-rund"},
-		"help of the rest":           {alone, []string{"--help"}, "/nonexistent", "", 0, "Fetch, make, list and remove images"},
-		"completion":                 {beside, []string{"__complete", "image", "up"}, "/nonexistent", "", 0, "update"},
-		"of the rest":                {alone, []string{"__complete", "im"}, "/nonexistent", "", 0, "image"},
-		"backend":                    {alone, []string{"exec", "--backend", "docker", "--", "true"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
-		"backend by name":            {alone, []string{"exec", "--", "true"}, "/nonexistent", "SANDBOX_RUN_BACKEND=docker", 125, "--backend docker: it takes sandbox-rund"},
-		"attack":                     {alone, []string{"doctor", "--attack"}, "/nonexistent", "", 125, "doctor --attack: it takes sandbox-rund"},
-		"of a run":                   {alone, []string{"--backend=docker", "-l", "python", "-c", "1"}, "/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
-		"another version":            {filepath.Join(together, fullName), heavy, "/nonexistent", handedOver + "=v0.0.7 go1.99", 125, "and sandbox-run is version v0.0.7 go1.99"},
-		"better, of another version": {filepath.Join(together, fullName), []string{"gc", "--dry-run", "--json"}, "/nonexistent", handedOver + "=v0.0.7\n" + beside, 0, `"dry_run":true`},
-		"better, and nobody to give back to": {filepath.Join(together, fullName), []string{"gc", "--json"}, "/nonexistent", handedOver + "=v0.0.7\n/nonexistent", 125,
+		"beside":           {beside, heavy, "/nonexistent", "", 2, "none-of-that-name"},
+		"beside, not PATH": {beside, heavy, wrong, "", 2, "none-of-that-name"},
+		"on PATH":          {alone, heavy, elsewhere, "", 2, "none-of-that-name"},
+		"missing": {alone, heavy,
+			"/nonexistent", "", 125, "image update: it takes sandbox-rund, which is neither beside sandbox-run nor on PATH"},
+		"how to get it":    {alone, heavy, "/nonexistent", "", 125, "/cmd/sandbox-rund"},
+		"not the full one": {alone, heavy, wrong, "", 125, "sandbox-rund leads to an executable that is not the full one"},
+		"not needed":       {alone, []string{"version"}, "/nonexistent", "", 0, "sandbox-run "},
+		"usage":            {beside, []string{"image", "update", "--nonsense"}, "/nonexistent", "", 2, "unknown flag: --nonsense"},
+		"flags first":      {beside, []string{"--quiet", "image", "update"}, "/nonexistent", "", 2, "sandbox-run image"},
+		"help of it":       {beside, []string{"help", "image", "update"}, "/nonexistent", "", 0, "image update [flags]"},
+		"help, missing":    {alone, []string{"help", "image", "update"}, "/nonexistent", "", 125, "help image: it takes sandbox-rund"},
+		"help of the rest": {alone, []string{"--help"}, "/nonexistent", "", 0, "Fetch, make, list and remove images"},
+		"completion":       {beside, []string{"__complete", "image", "up"}, "/nonexistent", "", 0, "update"},
+		"of the rest":      {alone, []string{"__complete", "im"}, "/nonexistent", "", 0, "image"},
+		"backend": {alone, []string{"exec", "--backend", "docker", "--", "true"},
+			"/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
+		"backend by name": {alone, []string{"exec", "--", "true"},
+			"/nonexistent", "SANDBOX_RUN_BACKEND=docker", 125, "--backend docker: it takes sandbox-rund"},
+		"attack": {alone, []string{"doctor", "--attack"}, "/nonexistent", "", 125, "doctor --attack: it takes sandbox-rund"},
+		"of a run": {alone, []string{"--backend=docker", "-l", "python", "-c", "1"},
+			"/nonexistent", "", 125, "--backend docker: it takes sandbox-rund"},
+		"another version": {filepath.Join(together, fullName), heavy,
+			"/nonexistent", handedOverVariable + "=v0.0.7 go1.99", 125, "and sandbox-run is version v0.0.7 go1.99"},
+		"better, of another version": {filepath.Join(together, fullName), []string{"gc", "--dry-run", "--json"},
+			"/nonexistent", handedOverVariable + "=v0.0.7\n" + beside, 0, `"dry_run":true`},
+		"better, and no executable to give back to": {filepath.Join(together, fullName), []string{"gc", "--json"},
+			"/nonexistent", handedOverVariable + "=v0.0.7\n/nonexistent", 125,
 			"hand over to /nonexistent: no such file or directory"},
 		"better, if there": {alone, []string{"gc", "--dry-run", "--json"}, "/nonexistent", "", 0, `"dry_run":true`},
 	} {
@@ -104,13 +110,13 @@ func codeOf(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-// Arguments, environment, descriptors and the process itself stay what they were; the variable that goes along is not handed on.
-func TestHandOverKeeps(t *testing.T) {
+// A hand-over keeps arguments, environment, descriptors and the process.
+func TestHandOverKeepsProcess(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs exec and descriptors")
 	}
 	dir := t.TempDir()
-	thin := copied(t, CommandName, dir, CommandName)
+	thin := copyExecutable(t, CommandName, dir, CommandName)
 	const script = `#!/bin/sh
 printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; exit 42
 `
@@ -142,7 +148,9 @@ printf '%s|' "$0" "$@" "$MINE" "$SANDBOX_RUN_HANDED_OVER" "$$"; cat; cat <&7; ex
 	cmd.Stdout = &out
 	err = cmd.Run()
 	shell := filepath.Join(dir, fullName) // a script's $0 is its path; a binary's is the name
-	want := strings.Join([]string{shell, "image", "pull", "--quiet", "two words", "and\nmore", "a b", version, strconv.Itoa(cmd.Process.Pid)}, "|") + "|what was typed;the seventh"
+	pid := strconv.Itoa(cmd.Process.Pid)
+	want := strings.Join([]string{shell, "image", "pull", "--quiet", "two words", "and\nmore", "a b", version, pid}, "|") +
+		"|what was typed;the seventh"
 	if code := codeOf(t, err); code != 42 || out.String() != want {
 		t.Errorf("exit code %d:\n%s\nwant\n%s", code, out.String(), want)
 	}

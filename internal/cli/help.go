@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FlagGroup is the annotation under which a flag is listed in help.
+// FlagGroup is the annotation of a flag with the title of its group in help.
 const FlagGroup = "group"
 
-// helpColumn is where descriptions begin.
+// helpColumn is the column at which descriptions begin.
 const helpColumn = 33
 
-// writeHelp is ours and not cobra's: its templates list thirty flags in one alphabetical heap.
+// writeHelp replaces cobra's help, which can not list flags in groups.
 func (c *Invocation) writeHelp(to io.Writer, cmd *cobra.Command) error {
 	var b bytes.Buffer
 	text := cmd.Long
@@ -46,13 +46,13 @@ func (c *Invocation) writeHelp(to io.Writer, cmd *cobra.Command) error {
 		fmt.Fprintf(&b, "\nEvery flag has a variable that gives its default: --%s is %s.\n", name, EnvironmentName(name))
 	}
 	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\n%s COMMAND --help says more about a command.\n", cmd.CommandPath())
+		fmt.Fprintf(&b, "\n%s COMMAND --help describes a command.\n", cmd.CommandPath())
 	}
 	_, err := to.Write(b.Bytes())
 	return err
 }
 
-// firstFlag is an example of a flag of the command.
+// firstFlag returns a flag of the command as the example of a variable.
 func firstFlag(cmd *cobra.Command) string {
 	name := ""
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -94,7 +94,7 @@ func flagLine(f *pflag.Flag) string {
 	return fmt.Sprintf("%-*s %s\n", helpColumn, left, usage)
 }
 
-// FlagUsage is what a flag's value is called, and what is said about it.
+// FlagUsage returns the name of a flag's value and the description with the default.
 func FlagUsage(f *pflag.Flag) (value, usage string) {
 	value, usage = pflag.UnquoteUsage(f)
 	if f.DefValue != "" && f.DefValue != "false" {

@@ -13,20 +13,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// newPuller is a screen in front of a registry with an image of two layers, one of them large, and a store of its own.
-func newPuller(t *testing.T) (*screen, *shop, string) {
+// newPuller makes a screen with its own image store, and a registry with an image of a small and a large layer.
+func newPuller(t *testing.T) (*screen, *testRegistry, string) {
 	t.Helper()
-	s, from := newScreen(t), newShop()
+	s, from := newScreen(t), newTestRegistry()
 	t.Cleanup(from.Close)
-	if err := from.offer("two:1", noise(t, "small", 20<<10), noise(t, "large", 2<<20)); err != nil {
+	if err := from.addImage("two:1", randomLayer(t, "small", 20<<10), randomLayer(t, "large", 2<<20)); err != nil {
 		t.Fatal(err)
 	}
 	s.env = append(s.env, app.ImagesVariable+"="+filepath.Join(t.TempDir(), "images"), "HOME="+t.TempDir())
 	return s, from, from.host() + "/two:1"
 }
 
-// What a person sees: a line for the image and for each layer, drawn over until they are done, also in a window that changes its size.
-func TestPullShown(t *testing.T) {
+// A pull shows a line for the image and for each layer, redrawn in place, also in a window that changes its size.
+func TestPullProgress(t *testing.T) {
 	s, from, ref := newPuller(t)
 	from.pause.Store(int64(20 * time.Millisecond))
 	cmd := s.start("image", "pull", "--insecure", "--platform", "linux/amd64", ref)
@@ -56,7 +56,7 @@ func TestPullShown(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a pull at once; what has arrived is kept, and the next pull goes on from there.
+// Ctrl-C ends a pull at once. The next pull resumes the download.
 func TestPullCancelled(t *testing.T) {
 	s, from, ref := newPuller(t)
 	from.pause.Store(int64(50 * time.Millisecond))
@@ -81,13 +81,13 @@ func TestPullCancelled(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	s.waitFor("already here")
-	// The small layer was here, and of the large one a part: what was under way when it was cut has to come twice.
+	// The small layer and a part of the large one are stored. Data that was in transit is sent again.
 	if again := from.sent.Load(); arrived < 50<<10 || again < 1<<20 || again > 2<<20-10<<10 {
 		t.Errorf("%d bytes were sent at first, and %d again", arrived, again)
 	}
 }
 
-// A terminal that can not be drawn on, and one that nobody wants to be drawn on, get what a pipe gets.
+// A dumb terminal, and a terminal with --quiet, get the output of a pipe.
 func TestPullPlain(t *testing.T) {
 	for name, test := range map[string]struct {
 		env, flag string
@@ -107,7 +107,7 @@ func TestPullPlain(t *testing.T) {
 	}
 }
 
-// An archive is nothing for a terminal, in either direction.
+// import and export refuse a terminal.
 func TestImageArchiveOnTerminal(t *testing.T) {
 	s := newScreen(t)
 	s.env = append(s.env, app.ImagesVariable+"="+filepath.Join(t.TempDir(), "images"))
@@ -122,8 +122,8 @@ func TestImageArchiveOnTerminal(t *testing.T) {
 	}
 }
 
-// An archive that nobody reads ends as it would for any other program, and quietly.
-func TestExportNobodyReads(t *testing.T) {
+// An export to a closed pipe ends silently with the exit code of SIGPIPE.
+func TestExportBrokenPipe(t *testing.T) {
 	dir := t.TempDir()
 	var archived bytes.Buffer
 	if err := archive(&archived, "testdata/help"); err != nil {

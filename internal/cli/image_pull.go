@@ -14,8 +14,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// withPulledImage does something that may find out that an image is not here. If its user wants that, the image is got, and it is
-// done once more. An image is downloaded only on request: by --pull, or by a user who answers yes.
+// withPulledImage calls do and, if do fails because an image is missing, downloads the image and calls do again. It downloads only with
+// --pull, or after the user has confirmed. pause is called before the download.
 func (c *Invocation) withPulledImage(ctx context.Context, o *boxOptions, pause func(), do func() error) error {
 	err := do()
 	var none *executor.NoImage
@@ -32,7 +32,7 @@ func (c *Invocation) withPulledImage(ctx context.Context, o *boxOptions, pause f
 	return do()
 }
 
-// confirmPull asks a person. Where there is none the answer is no.
+// confirmPull asks the user whether to download the image. Without a terminal the answer is no.
 func (c *Invocation) confirmPull(o *boxOptions, none *executor.NoImage) bool {
 	if c.format != FormatText || o.quiet || !IsTerminal(c.Std.In) || !IsTerminal(c.Std.Err) {
 		return false
@@ -49,7 +49,7 @@ func (c *Invocation) confirmPull(o *boxOptions, none *executor.NoImage) bool {
 	return false
 }
 
-// readAnswer reads a line, byte by byte: what follows is the program's.
+// readAnswer reads a line byte by byte: the input after it belongs to the program.
 func (c *Invocation) readAnswer() string {
 	var line []byte
 	for b := make([]byte, 1); len(line) < 64; {
@@ -62,17 +62,17 @@ func (c *Invocation) readAnswer() string {
 	return string(line)
 }
 
-// pullTimeout is how long a command that was told to end may take to put its things away.
+// pullTimeout is how long a cancelled download may take to clean up before it is killed.
 const pullTimeout = 10 * time.Second
 
-// pullImage has the full executable get an image. What it says is not the program's output.
+// pullImage runs the full executable to download an image. Its output goes to standard error, because standard output is the program's.
 func (c *Invocation) pullImage(ctx context.Context, none *executor.NoImage) error {
 	path, err := findFull()
 	if c.full != nil {
 		path, err = os.Executable()
 	}
 	if err != nil {
-		return &sandbox.Error{Op: "image " + none.Reference, Kind: sandbox.ErrUnsupported, Err: err, Hint: c.howToGet()}
+		return &sandbox.Error{Op: "image " + none.Reference, Kind: sandbox.ErrUnsupported, Err: err, Hint: c.fullHint()}
 	}
 	cmd := exec.CommandContext(ctx, path, none.Get()...)
 	cmd.Stdout, cmd.Stderr = c.Std.Err, c.Std.Err

@@ -10,7 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// ListImages lists without making a store where there is none.
+// ListImages lists the images of the store. It does not create a missing store.
 func ListImages() ([]*image.Image, error) {
 	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
@@ -19,7 +19,7 @@ func ListImages() ([]*image.Image, error) {
 	return store.List()
 }
 
-// QuoteArguments shows where one argument ends and the next begins.
+// QuoteArguments joins arguments for messages, and quotes those with blanks or special characters.
 func QuoteArguments(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
@@ -30,7 +30,7 @@ func QuoteArguments(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// DescribeError is sandbox.Describe for errors of images as well.
+// DescribeError is sandbox.Describe with the codes of image errors. It returns nil for a nil error.
 func DescribeError(err error) *sandbox.ErrorInfo {
 	info := sandbox.Describe(err)
 	if info == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
 )
 
-// standIn is a directory with an executable of ours, and beside it one that gets images as sandbox-rund does, from no farther than
-// the prepared ones.
-func standIn(t *testing.T, images string) (command string) {
+// newFakeFull makes a directory with sandbox-run and a fake sandbox-rund, whose image pull copies the prepared images. It returns the path
+// of sandbox-run.
+func newFakeFull(t *testing.T, images string) (command string) {
 	t.Helper()
 	prepared, err := preparedImages()
 	if err != nil {
@@ -25,7 +25,7 @@ func standIn(t *testing.T, images string) (command string) {
 			t.Fatal(err)
 		}
 	}
-	// A link would lead back to where the real one is.
+	// Beside the target of a symlink is the real sandbox-rund.
 	if err := errors.Join(os.Remove(filepath.Join(dir, "sandbox-run")), os.Link(binary(t), filepath.Join(dir, "sandbox-run"))); err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +36,12 @@ func standIn(t *testing.T, images string) (command string) {
 	return filepath.Join(dir, "sandbox-run")
 }
 
-// An image that is not here is got when --pull says so, and its getting is not part of the output. It is never got unasked.
+// --pull downloads a missing image, and the output of the download is not part of standard output. Without --pull there is no download.
 func TestPull(t *testing.T) {
 	needRoot(t)
 	images := filepath.Join(t.TempDir(), "images")
 	t.Setenv(app.ImagesVariable, images)
-	command := standIn(t, images)
+	command := newFakeFull(t, images)
 	for _, c := range []struct {
 		args        []string
 		code        int
@@ -56,14 +56,15 @@ func TestPull(t *testing.T) {
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
-		if code := exitCode(t, err); code != c.code || string(out) != c.out || !strings.Contains(stderr.String(), c.saying) || c.saying == "" && stderr.String() != "" {
+		code, said := exitCode(t, err), stderr.String()
+		if code != c.code || string(out) != c.out || !strings.Contains(said, c.saying) || c.saying == "" && said != "" {
 			t.Errorf("%q: %d, %q, %q", c.args, code, out, stderr.String())
 		}
 	}
 }
 
-// A person is asked.
-func TestPullIsOffered(t *testing.T) {
+// On a terminal, the user is asked before a download.
+func TestPullConfirmed(t *testing.T) {
 	needRoot(t)
 	images := filepath.Join(t.TempDir(), "images")
 	t.Setenv(app.ImagesVariable, images)
@@ -72,10 +73,11 @@ func TestPullIsOffered(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(config, "sandbox-run"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(config, "sandbox-run", "languages.yaml"), []byte("languages:\n  - {name: lisp, run: [lisp, \"{file}\"], image: test/box}\n"), 0o644); err != nil {
+	const languages = "languages:\n  - {name: lisp, run: [lisp, \"{file}\"], image: test/box}\n"
+	if err := os.WriteFile(filepath.Join(config, "sandbox-run", "languages.yaml"), []byte(languages), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	command := standIn(t, images)
+	command := newFakeFull(t, images)
 	for _, c := range []struct {
 		answer string
 		code   int

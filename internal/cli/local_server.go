@@ -19,34 +19,34 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A run may take place at a server that runs already, which is faster:
+// A run may take place at a running server, which is faster:
 //
-//	--server auto   at the user's own, if it would do exactly what we would: the same version, in the same world (app.EnvironmentDigest). Whatever it can not
-//	                do, or refuses, we do ourselves. Only the time that it takes differs.
+//	--server auto   at the local server, if the result is the same as here: same version, same environment digest
+//	                (app.EnvironmentDigest). A run that the server can not do, or refuses, takes place here.
 //	--server never  here
-//	--server URL    there, or not at all: what can not be done there is an error
+//	--server URL    at that server; a run that the server can not do is an error
 
-// serverOptions are where a run takes place.
+// serverOptions are the flags that choose where a run takes place.
 type serverOptions struct {
 	server  string
 	keyFile string
 	ca      string
 }
 
-// Words in the place of a server's address, and how addresses begin.
+// Values of --server other than an address, and the scheme of unix sockets.
 const (
 	serverAuto   = "auto"
 	serverNever  = "never"
 	socketScheme = "unix://"
-	// keyVariable holds an API key itself. There is no such flag: every user of the machine can read a command line.
+	// keyVariable contains an API key. It has no flag, because every user of the machine can read a command line.
 	keyVariable = environmentStem + "SERVER_KEY"
 )
 
-func (o *serverOptions) serverFlags(fs *pflag.FlagSet) {
+func (o *serverOptions) addServerFlags(fs *pflag.FlagSet) {
 	AddParsed(fs, &o.server, "server", serverAuto,
 		"where it runs: auto (your own running server, if the result is the same), never, or the `address` of a server: unix:///path, "+
 			"https://host", readServer)
-	fs.StringVar(&o.keyFile, "server-key-file", "", "`file` with the API key for that server (or "+keyVariable+", the key itself)")
+	fs.StringVar(&o.keyFile, "server-key-file", "", "`file` with the API key for that server (or set "+keyVariable+" to the key)")
 	fs.StringVar(&o.ca, "server-ca", "", "`file` with the certificates to trust for that server, in place of the system's")
 }
 
@@ -61,50 +61,48 @@ func readServer(s string) (string, error) {
 	return "", errors.New("none of auto, never, unix:///path, https://host, http://host")
 }
 
-// isWeb reports whether an address takes net/http, which only the full executable has.
+// isWeb reports whether an address needs net/http, which only the full executable has.
 func isWeb(address string) bool {
 	return strings.HasPrefix(address, "https://") || strings.HasPrefix(address, "http://")
 }
 
-func (o *serverOptions) named() bool {
+func (o *serverOptions) namesServer() bool {
 	return o.server != "" && o.server != serverAuto && o.server != serverNever
 }
 
-// complete refuses what would be of no use.
+// complete refuses flags that have no effect.
 func (o *serverOptions) complete(flags *pflag.FlagSet) error {
 	for name, value := range map[string]string{"server-key-file": o.keyFile, "server-ca": o.ca} {
 		if err := CheckNotEmpty(flags, name); err != nil {
 			return err
 		}
-		if value != "" && given(flags, name) && !isWeb(o.server) {
+		if value != "" && isOnCommandLine(flags, name) && !isWeb(o.server) {
 			return sandbox.Invalid(name, "it is for --server https://…, and of no use without")
 		}
 	}
 	return nil
 }
 
-// localServer is the user's own server. It is asked who it is while we still read the command line.
+// localServer is a connection to the user's own server. Its version is requested while the command line is parsed.
 type localServer struct {
 	transport *client.Unix
 	askedAt   time.Time
-	answered  chan struct{} // closed when it has answered
+	answered  chan struct{} // closed when session or err is set
 	session   *client.Connection
 	err       error
 }
 
-// Times that a server of this machine may take for what takes it none.
 const (
-	findTimeout  = time.Second
-	helloTimeout = 2 * time.Second
-	// namedServerTimeout is for one that may be far away: its name is looked up, and a connection made and secured, before it can say
-	// anything. Or systemd, which holds its socket, starts it just now.
+	findTimeout  = time.Second     // to connect to the local server
+	helloTimeout = 2 * time.Second // to open a session with it
+	// namedServerTimeout covers DNS, connect and TLS to a server on another machine, and the start of a server by systemd.
 	namedServerTimeout = 30 * time.Second
-	// staleAfter is when a server may have stopped to wait for us.
+	// staleAfter is the age after which the server may have closed an unused session.
 	staleAfter = 10 * time.Second
 )
 
-// findLocalServer looks for the user's own server, and begins to ask it who it is; nil is none. Where there is none it costs one failed
-// connect.
+// findLocalServer connects to the user's own server and requests its version. It returns nil if there is no server; that costs one
+// failed connect.
 func findLocalServer() *localServer {
 	path := wire.DefaultSocket()
 	if path == "" {
@@ -128,17 +126,17 @@ func (n *localServer) askVersion() {
 	}()
 }
 
-func openSession(t client.Transport, patience time.Duration) (*client.Connection, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func openSession(t client.Transport, timeout time.Duration) (*client.Connection, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	s, err := client.New(t).OpenInteractive(ctx)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		err = fmt.Errorf("%w (for %v)", client.ErrIdleTimeout, patience)
+		err = fmt.Errorf("%w (for %v)", client.ErrIdleTimeout, timeout)
 	}
 	return s, err
 }
 
-// checkOwner: what root's server does for root is not what we would do.
+// checkOwner refuses a server of another user, root included: its runs have other rights than a run here.
 func checkOwner(p client.Peer) error {
 	if p.UID >= 0 && p.UID == os.Geteuid() {
 		return nil
@@ -146,11 +144,11 @@ func checkOwner(p client.Peer) error {
 	return fmt.Errorf("%w: uid %d", client.ErrOtherUser, p.UID)
 }
 
-// serves reports whether the server would do what we would.
-func (n *localServer) serves(c *Invocation) bool { return n.differs(c) == nil }
+// canRun reports whether a run at the server has the same result as a run here.
+func (n *localServer) canRun(c *Invocation) bool { return n.explainUnused(c) == nil }
 
-// differs says why the server is not used; nil if it is.
-func (n *localServer) differs(c *Invocation) error {
+// explainUnused returns the reason why the server is not used, or nil if it is used. It waits for the server's answer.
+func (n *localServer) explainUnused(c *Invocation) error {
 	if <-n.answered; n.err != nil {
 		return n.err
 	}
@@ -166,12 +164,13 @@ func (n *localServer) differs(c *Invocation) error {
 	case err != nil:
 		return err
 	case n.session.Header.Get(app.EnvironmentHeader) != app.EnvironmentDigest(full):
-		return errors.New("it would run programs with other things: its executable, mount namespace, languages.yaml, PATH or other variables differ from yours; start it anew from here")
+		return errors.New("it would run programs with other things: its executable, mount namespace, languages.yaml, PATH or other " +
+			"variables differ from yours; start it anew from here")
 	}
 	return nil
 }
 
-// describeLocalServer says whether runs take place at a server of the user's own, and why.
+// describeLocalServer reports whether runs take place at the local server and, if not, why.
 func (c *Invocation) describeLocalServer() string {
 	path := wire.DefaultSocket()
 	if path == "" {
@@ -184,7 +183,7 @@ func (c *Invocation) describeLocalServer() string {
 	if err = n.transport.Connect(ctx); err == nil {
 		n.askVersion()
 		defer n.close()
-		err = n.differs(c)
+		err = n.explainUnused(c)
 	}
 	switch chosen := os.Getenv(EnvironmentName("server")); {
 	case errors.Is(err, fs.ErrPermission):
@@ -201,24 +200,24 @@ func (c *Invocation) describeLocalServer() string {
 	return "one at " + path + ", and is used"
 }
 
-// takeSession gives the session to the caller, who closes it. It is nil if the server is not used.
+// takeSession returns the session, which the caller closes. It returns nil if the server is not used.
 func (n *localServer) takeSession(c *Invocation) *client.Connection {
-	if <-n.answered; time.Since(n.askedAt) > staleAfter { // the program was typed meanwhile
+	if <-n.answered; time.Since(n.askedAt) > staleAfter { // the code may have been typed on standard input meanwhile
 		n.close()
 		n.askVersion()
 	}
-	if !n.serves(c) {
+	if !n.canRun(c) {
 		return nil
 	}
 	s := n.session
-	n.session, n.err = nil, errTaken
+	n.session, n.err = nil, errSessionTaken
 	return s
 }
 
-// errTaken: the session of the local server was given to a run.
-var errTaken = errors.New("its session is in use")
+// errSessionTaken is the error after takeSession.
+var errSessionTaken = errors.New("its session is in use")
 
-// close ends the connection. Of nothing, and twice, is fine.
+// close closes the connection. It may be called on nil, and twice.
 func (n *localServer) close() {
 	if n == nil {
 		return
@@ -229,31 +228,38 @@ func (n *localServer) close() {
 	_ = n.transport.Close()
 }
 
-// localFlags are the flags whose runs take place here: they are about things of this machine, or of this process, that a server does not
-// give away by itself (D12), or has of its own.
+// localFlags are the flags that keep a run here: they concern this machine or this process, and a server does not grant them to clients
+// (D12) or has its own setting.
 var localFlags = []string{
 	"dry-run", "backend", "runtime", "docker-host", "volume", "workspace", "workspace-cap", "workspace-inodes", "spill", "audit-log", "pull",
 }
 
-// localReasons are the reasons of localFlags, for people.
+// localReasons are the reasons of localFlags in messages.
 var localReasons = map[string]string{
-	"dry-run": "a server's plans are its own", "backend": "which backend it uses is the server's to say", "runtime": "which runtime it uses is the server's to say",
-	"docker-host": "which backend it uses is the server's to say", "volume": "a server shows nothing of this machine", "workspace": "workspaces are kept here",
-	"workspace-cap": "workspaces are kept here", "workspace-inodes": "workspaces are kept here", "spill": "a server writes no files here",
-	"audit-log": "a server keeps its own log", "pull": "a server gets no images for its clients",
+	"dry-run":          "a server's plans are its own",
+	"backend":          "which backend it uses is the server's to say",
+	"runtime":          "which runtime it uses is the server's to say",
+	"docker-host":      "which backend it uses is the server's to say",
+	"volume":           "a server shows nothing of this machine",
+	"workspace":        "workspaces are kept here",
+	"workspace-cap":    "workspaces are kept here",
+	"workspace-inodes": "workspaces are kept here",
+	"spill":            "a server writes no files here",
+	"audit-log":        "a server keeps its own log",
+	"pull":             "a server gets no images for its clients",
 }
 
-// localFlag is the flag because of which a run can not take place at a server, and why; "" is none.
+// localFlag returns the flag that keeps a run here, and the reason. flag is empty if the run can take place at a server.
 func localFlag(flags *pflag.FlagSet, auto bool) (flag, why string) {
 	value := func(name string) string { return flags.Lookup(name).Value.String() }
 	for _, name := range localFlags {
-		// One that says what holds anyway changes nothing.
-		if !flags.Changed(name) || name == "backend" && value(name) == app.Auto || (name == "dry-run" || name == "pull") && value(name) == "false" {
+		if !flags.Changed(name) || name == "backend" && value(name) == app.Auto ||
+			(name == "dry-run" || name == "pull") && value(name) == "false" { // the default is given
 			continue
 		}
 		return name, localReasons[name]
 	}
-	// Other walls may take another backend, which we would choose for this run; less than the default is not a server's to give.
+	// Another tier may need another backend, which only a run here can choose. A server does not grant less than the default.
 	switch {
 	case auto && value("require") != string(sandbox.TierContainer):
 		return "require", "another tier may take another backend"
@@ -265,8 +271,8 @@ func localFlag(flags *pflag.FlagSet, auto bool) (flag, why string) {
 	return "", ""
 }
 
-// open is the way to the server that was named.
-func (o *serverOptions) open(c *Invocation) (client.Transport, error) {
+// openTransport returns the transport to the server that --server names. The caller closes it.
+func (o *serverOptions) openTransport(c *Invocation) (client.Transport, error) {
 	if path, ok := strings.CutPrefix(o.server, socketScheme); ok {
 		return &client.Unix{Path: path}, nil
 	}
@@ -278,14 +284,14 @@ func (o *serverOptions) open(c *Invocation) (client.Transport, error) {
 		}
 		key = strings.TrimSpace(string(text))
 	}
-	if c.full == nil { // handOverParsed has seen to it
+	if c.full == nil { // unreachable: handOverParsed has handed over
 		return nil, &sandbox.Error{Op: "--server", Kind: sandbox.ErrUnsupported, Err: errors.New("this executable knows unix sockets only")}
 	}
 	return c.full.Web(o.server, key, o.ca)
 }
 
-// sameVersion refuses a server of another version: what it makes of a request may be something else.
-func sameVersion(h client.Header, server string) error {
+// checkServerVersion refuses a server of another version: a request may have another meaning there.
+func checkServerVersion(h client.Header, server string) error {
 	own, its := Version(debug.ReadBuildInfo()), h.Get(wire.HeaderVersion)
 	if its == own {
 		return nil
@@ -315,11 +321,11 @@ func explainUnreachable(server string, err error) error {
 	return e
 }
 
-// plainSocketError leaves the errno of a failed connect.
+// plainSocketError reduces the error of a failed connect to its errno.
 func plainSocketError(err error) error {
 	var call *os.SyscallError
 	if errors.As(err, &call) {
-		return fmt.Errorf("nobody listens there: %w", call.Err)
+		return fmt.Errorf("no server listens there: %w", call.Err)
 	}
 	return err
 }

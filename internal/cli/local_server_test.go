@@ -9,13 +9,13 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 )
 
-// far is a server that takes its time.
-type far struct {
+// slowTransport is a transport to a server that answers after a delay.
+type slowTransport struct {
 	client.Transport
 	takes time.Duration
 }
 
-func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Header, error) {
+func (f slowTransport) Dial(ctx context.Context, _, _ string) (client.Socket, client.Header, error) {
 	select {
 	case <-time.After(f.takes):
 		return nil, nil, errors.New("here")
@@ -24,12 +24,12 @@ func (f far) Dial(ctx context.Context, _, _ string) (client.Socket, client.Heade
 	}
 }
 
-// TestSilentServers: silence is called by its name.
-func TestSilentServers(t *testing.T) {
-	if _, err := openSession(far{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
+// A server that does not answer in time is reported as such, and other errors are not.
+func TestSessionTimeout(t *testing.T) {
+	if _, err := openSession(slowTransport{takes: time.Minute}, 10*time.Millisecond); !errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
 	}
-	if _, err := openSession(far{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
+	if _, err := openSession(slowTransport{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
 	}
 }

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 func testMain(m *testing.M) int {
 	if worker := flag.Lookup("test.fuzzworker"); worker != nil && worker.Value.String() == "true" {
-		return m.Run() // what is fuzzed needs no executables, and is in a hurry
+		return m.Run() // fuzz targets need no executables
 	}
 	if binDir = os.Getenv("SANDBOX_RUN_TEST_BIN"); binDir == "" && !testing.Short() {
 		dir, err := os.MkdirTemp("", "sandbox-run-test-")
@@ -42,7 +42,7 @@ func testMain(m *testing.M) int {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		// One test is somebody else, who must be able to reach it.
+		// Tests that run as another user execute files in it.
 		if err := os.Chmod(dir, 0o755); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -53,17 +53,17 @@ func testMain(m *testing.M) int {
 		}
 		binDir = dir
 	}
-	// The user's own variables must not change what is tested. Those of the suite stay.
+	// Variables of the user must not change the tests. Those of the test scripts stay.
 	for _, entry := range os.Environ() {
 		if name, _, _ := cutVariable(entry); name != "" && !strings.HasPrefix(name, environmentStem+"TEST_") {
 			os.Unsetenv(name)
 		}
 	}
-	// The go command that some tests start keeps its cache: it would compile everything anew.
+	// The go command of some tests keeps its cache, so that it does not compile everything again.
 	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("GOCACHE") == "" {
 		os.Setenv("GOCACHE", filepath.Join(cache, "go-build"))
 	}
-	// Nor are logs and caches of theirs for tests to write to. Toolchains that one test has found, all know.
+	// Tests do not write to the user's logs and caches. They share a cache of toolchains.
 	own, err := os.MkdirTemp("", "sandbox-run-test-user-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -80,7 +80,7 @@ func testMain(m *testing.M) int {
 			return 1
 		}
 	}
-	// A server of theirs is none of ours, either.
+	// Tests do not use the user's local server.
 	os.Setenv(wire.SocketVariable, filepath.Join(own, "none.sock"))
 	code := m.Run()
 	if code == 0 {
@@ -92,9 +92,12 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// build makes the executables as `make build` does, so that start-up is measured on the real thing.
+// build makes the executables as `make build` does, so that tests measure the start-up of the real executables.
 func build(dir string) error {
-	packages := []string{"build", "-trimpath", "-ldflags", "-s -w", "-tags", "thin", "-o", dir + "/", "../../cmd/sandbox-run", "../../cmd/sandbox-rund", "../../cmd/sandbox-kit"}
+	packages := []string{
+		"build", "-trimpath", "-ldflags", "-s -w", "-tags", "thin", "-o", dir + "/",
+		"../../cmd/sandbox-run", "../../cmd/sandbox-rund", "../../cmd/sandbox-kit",
+	}
 	if runtime.GOOS == "linux" {
 		packages = append(packages, "../../cmd/sandbox-init")
 	}
@@ -119,13 +122,13 @@ func cutVariable(entry string) (name, value string, ours bool) {
 	return name, value, true
 }
 
-// binary is the executable under test.
+// binary returns the path of the executable under test.
 func binary(t testing.TB) string {
 	testenv.NeedSystem(t)
 	return filepath.Join(binDir, CommandName)
 }
 
-// needRoot skips what is to be shown with everything root can have.
+// needRoot skips a test without root.
 func needRoot(t *testing.T) {
 	t.Helper()
 	testenv.NeedRoot(t)
@@ -133,22 +136,22 @@ func needRoot(t *testing.T) {
 
 // TestScript runs testdata/script/*.txtar against the real executable and the real backends.
 //
-//	exits CODE COMMAND…   like exec, and the exit code is CODE
-//	signs FILE...         a receipt of the result in result.json and the request in body.json, with the key of $XDG_STATE_HOME
-//	appends N | api       as after so many runs, or by a server: entries to the audit log in $XDG_STATE_HOME
-//	holds NAME            takes that workspace of $XDG_DATA_HOME into use, until the script ends
+//	exits CODE COMMAND…   like exec, and checks that the exit code is CODE
+//	signs RECEIPT RUN     signs a receipt of result.json and body.json with the key in $XDG_STATE_HOME
+//	appends N | api       appends the entries of N runs, or of a server, to the audit log in $XDG_STATE_HOME
+//	holds NAME            uses a workspace of $XDG_DATA_HOME until the script ends
 //	registry              starts an image registry, and sets $REGISTRY to its HOST:PORT
-//	offers NAME DIR…      puts an image there, with a layer for each directory
-//	uses NAME             takes that image into use, until the script ends
+//	offers NAME DIR…      adds an image to the registry, with a layer for each directory
+//	uses NAME             uses an image until the script ends
 //	archives DIR FILE     makes an archive of a directory
-//	stores                puts the images test/box and test/python into $SANDBOX_RUN_IMAGES
-//	[root]                whether the native backend can be used here
+//	stores                copies the images test/box and test/python into $SANDBOX_RUN_IMAGES
+//	[root]                true for root on Linux: the native backend works
 func TestScript(t *testing.T) {
 	testenv.NeedSystem(t)
 	testscript.Run(t, scripts(nil, "testdata/script"))
 }
 
-// scripts runs those of a directory, or some files, with what setup does beside the usual.
+// scripts returns the parameters for the scripts of a directory, or for some files. setup may be nil.
 func scripts(setup func(*testscript.Env) error, dir string, files ...string) testscript.Params {
 	return testscript.Params{
 		Dir: dir, Files: files,
@@ -207,23 +210,25 @@ func scripts(setup func(*testscript.Env) error, dir string, files ...string) tes
 	}
 }
 
-// TestHelp holds the help texts; -update writes them.
+// TestHelp compares the help texts with the golden files; -update writes these.
 func TestHelp(t *testing.T) {
 	for name, args := range map[string][]string{
 		"root": {"--help"}, "exec": {"exec", "-h"}, "doctor": {"doctor", "--help"}, "gc": {"help", "gc"}, "version": {"version", "-h"},
 		"languages": {"languages", "-h"}, "completion": {"completion", "-h"}, "man": {"man", "-h"}, "page": {"man"},
-		"audit": {"audit", "-h"}, "audit-tail": {"audit", "tail", "-h"}, "audit-query": {"help", "audit", "query"}, "audit-verify": {"audit", "verify", "-h"},
-		"audit-prune": {"audit", "prune", "-h"},
-		"receipt":     {"receipt", "-h"}, "receipt-verify": {"receipt", "verify", "-h"},
+		"audit": {"audit", "-h"}, "audit-tail": {"audit", "tail", "-h"}, "audit-query": {"help", "audit", "query"},
+		"audit-verify": {"audit", "verify", "-h"},
+		"audit-prune":  {"audit", "prune", "-h"},
+		"receipt":      {"receipt", "-h"}, "receipt-verify": {"receipt", "verify", "-h"},
 		"workspace": {"workspace", "-h"}, "workspace-list": {"workspace", "list", "-h"}, "workspace-show": {"workspace", "show", "-h"},
 		"workspace-rm": {"workspace", "rm", "--help"},
 		"template":     {"template", "-h"}, "template_new": {"template", "new", "--help"},
-		"image": {"image", "-h"}, "image-pull": {"image", "pull", "-h"}, "image-update": {"image", "update", "-h"}, "image-build": {"image", "build", "-h"},
+		"image": {"image", "-h"}, "image-pull": {"image", "pull", "-h"}, "image-update": {"image", "update", "-h"},
+		"image-build":      {"image", "build", "-h"},
 		"image-dockerfile": {"image", "dockerfile", "-h"}, "image-import": {"image", "import", "-h"}, "image-export": {"image", "export", "-h"},
 		"image-list": {"image", "ls", "-h"}, "image-inspect": {"help", "image", "inspect"}, "image-tag": {"image", "tag", "-h"},
 		"image-rm": {"image", "rm", "-h"}, "image-prune": {"image", "prune", "-h"},
-		"serve": {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"}, "key-show": {"key", "show", "-h"},
-		"key-rotate": {"key", "rotate", "-h"}, "key-rm": {"help", "key", "rm"},
+		"serve": {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"},
+		"key-show": {"key", "show", "-h"}, "key-rotate": {"key", "rotate", "-h"}, "key-rm": {"help", "key", "rm"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := exec.Command(binary(t), args...).Output()

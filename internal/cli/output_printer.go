@@ -10,30 +10,30 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// outputPrinter passes the program's output on while it runs. Events come one at a time; mu is for the end,
-// when a write that blocks may still be under way.
+// outputPrinter prints the program's output while it runs. Events arrive one at a time. mu protects the end of the run, when a write
+// may still block.
 type outputPrinter struct {
-	c     *Invocation
-	lost  context.CancelCauseFunc // told when our own output can not be written any more
-	begin func()                  // called once, when there is a sandbox and before anything is shown
-	wait  *Progress
+	c         *Invocation
+	cancelRun context.CancelCauseFunc // called when standard output or standard error can not be written
+	begin     func()                  // called once, after the sandbox is made and before any output
+	wait      *Progress
 
 	mu      sync.Mutex
 	begun   bool
-	out     *sink // nil where nothing is shown while it runs
+	out     *sink // nil if no output is printed while the program runs
 	err     *sink
 	failed  error
-	midLine bool // what is on the terminal does not end in a newline
+	midLine bool // the last output on the terminal does not end in a newline
 }
 
-// sink is one of our streams.
+// sink is standard output or standard error of this process.
 type sink struct {
 	to       io.Writer
 	terminal bool
 	escaper  *escaper // nil when bytes pass unchanged
 }
 
-// newSink escapes for terminals unless plain, and shows what it writes in a colour; everywhere else output is exact.
+// newSink makes a sink. On a terminal it escapes and tints the output unless plain is set; elsewhere it writes all bytes unchanged.
 func newSink(f *os.File, plain bool, tint string) *sink {
 	s := &sink{to: f, terminal: IsTerminal(f)}
 	if s.terminal && !plain {
@@ -47,10 +47,10 @@ func newSink(f *os.File, plain bool, tint string) *sink {
 	return s
 }
 
-// EscapeErr returns a writer to standard error that escapes control characters if standard error is a terminal.
-func (c *Invocation) EscapeErr() io.Writer { return newSink(c.Std.Err, false, "").to }
+// EscapedStderr returns a writer to standard error that escapes control characters if standard error is a terminal.
+func (c *Invocation) EscapedStderr() io.Writer { return newSink(c.Std.Err, false, "").to }
 
-// tinted writes in a colour, and leaves none behind.
+// tinted writes in a colour, and resets the colour after each write.
 type tinted struct {
 	to   io.Writer
 	code string
@@ -64,7 +64,7 @@ func (t tinted) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-func (l *outputPrinter) event(e sandbox.Event) {
+func (l *outputPrinter) printEvent(e sandbox.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.begun && l.begin != nil {
@@ -87,7 +87,7 @@ func (l *outputPrinter) event(e sandbox.Event) {
 		return
 	case sandbox.EventStdout:
 		if e.Phase != "" && e.Phase != executor.PhaseRun {
-			s = l.err // a compiler's, and not the program's
+			s = l.err // output of the compiler
 		}
 	case sandbox.EventStderr:
 		s = l.err
@@ -101,7 +101,7 @@ func (l *outputPrinter) event(e sandbox.Event) {
 	l.writeTo(s, e.Data)
 }
 
-// writeTo is called with mu held, or when there are no more events.
+// writeTo writes to a sink. The caller holds mu, or no more events arrive.
 func (l *outputPrinter) writeTo(s *sink, data []byte) {
 	if l.failed != nil || len(data) == 0 {
 		return
@@ -115,25 +115,25 @@ func (l *outputPrinter) writeTo(s *sink, data []byte) {
 	}
 }
 
-// keepFailure keeps the first error of writing output, and ends the run: its output has no reader any more.
+// keepFailure keeps the first write error and cancels the run: its output can no longer be delivered.
 func (l *outputPrinter) keepFailure(err error) {
 	if err != nil && l.failed == nil {
 		l.failed = err
-		l.lost(err)
+		l.cancelRun(err)
 	}
 }
 
-// finish writes what an escaper still holds, unless a write is stuck: then nothing can be written.
+// finish writes the bytes that escapers hold. If a write still blocks, it does nothing.
 func (l *outputPrinter) finish() {
 	if !l.mu.TryLock() {
 		return
 	}
 	defer l.mu.Unlock()
 	l.wait.End()
-	l.flush()
+	l.flushSinks()
 }
 
-func (l *outputPrinter) flush() {
+func (l *outputPrinter) flushSinks() {
 	for _, s := range []*sink{l.out, l.err} {
 		if s != nil && s.escaper != nil && l.failed == nil {
 			l.failed = s.escaper.Flush()
@@ -141,8 +141,8 @@ func (l *outputPrinter) flush() {
 	}
 }
 
-// failure is why our own output could not be written, if it could not.
-func (l *outputPrinter) failure() error {
+// writeError returns the first write error, or nil if a write still blocks.
+func (l *outputPrinter) writeError() error {
 	if !l.mu.TryLock() {
 		return nil
 	}

@@ -12,17 +12,17 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// printPlan says what would be done.
+// printPlan prints the plan of --dry-run.
 func (c *Invocation) printPlan(p *executor.Plan, backend string) error {
 	if c.format != FormatText {
-		return c.writeResult(inForce(p))
+		return c.writeResult(withDefaults(p))
 	}
-	_, err := io.WriteString(c.Std.Out, EscapeText(planText(p, backend)))
+	_, err := io.WriteString(c.Std.Out, EscapeText(formatPlan(p, backend)))
 	return err
 }
 
-// inForce is a plan in which nothing is left to be known by heart: defaults stand where they will hold.
-func inForce(p *executor.Plan) *executor.Plan {
+// withDefaults returns a copy of the plan with the defaults in place of empty fields.
+func withDefaults(p *executor.Plan) *executor.Plan {
 	whole := *p
 	s := &whole.Spec
 	s.Require = sandbox.Tier(cmp.Or(string(s.Require), string(sandbox.TierContainer)))
@@ -45,10 +45,10 @@ func inForce(p *executor.Plan) *executor.Plan {
 	return &whole
 }
 
-// planColumn is where the second column of a plan begins.
+// planColumn is the position of the second column of a plan.
 const planColumn = 13
 
-func planText(p *executor.Plan, backend string) string {
+func formatPlan(p *executor.Plan, backend string) string {
 	var b strings.Builder
 	row := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-*s %s\n", planColumn-3, label, fmt.Sprintf(format, args...))
@@ -96,7 +96,7 @@ func planText(p *executor.Plan, backend string) string {
 	}
 
 	for i := range p.Phases {
-		planPhase(&b, row, s, &p.Phases[i])
+		writePhase(&b, row, s, &p.Phases[i])
 	}
 	if len(p.Outputs.Patterns) > 0 {
 		fmt.Fprintf(&b, "\nbrought back\n")
@@ -110,26 +110,26 @@ func planText(p *executor.Plan, backend string) string {
 	return b.String()
 }
 
-// maxListed is how many files a person wants to read; JSON has all.
+// maxListed is how many files the text of a plan lists; JSON has all.
 const maxListed = 20
 
-func planPhase(b *strings.Builder, row func(string, string, ...any), s *sandbox.Spec, phase *executor.Phase) {
+func writePhase(b *strings.Builder, row func(string, string, ...any), s *sandbox.Spec, phase *executor.Phase) {
 	p := &phase.Process
 	fmt.Fprintf(b, "\n%s\n", p.Phase)
-	row("command", "%s", commandLine(p.Args))
+	row("command", "%s", quoteShell(p.Args))
 	if p.Workdir != "" {
 		row("directory", "%s", p.Workdir)
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Env)) {
 		row("variable", "%s=%s", k, p.Env[k])
 	}
-	row("limits", "%s", limitsText(p.Limits.Or(s.Limits)))
+	row("limits", "%s", formatLimits(p.Limits.Or(s.Limits)))
 	if len(phase.Produces) > 0 {
 		row("makes", "%s", strings.Join(phase.Produces, ", "))
 	}
 }
 
-func limitsText(l sandbox.Limits) string {
+func formatLimits(l sandbox.Limits) string {
 	parts := []string{fmt.Sprintf("%v", l.Wall)}
 	if l.CPUTime > 0 {
 		parts = append(parts, fmt.Sprintf("%v of CPU time", l.CPUTime))
@@ -142,8 +142,8 @@ func limitsText(l sandbox.Limits) string {
 		fmt.Sprintf("%d processes", l.Processes), l.Disk.String()+" of disk"), ", ")
 }
 
-// commandLine writes a command so that a shell would read it again.
-func commandLine(args []string) string {
+// quoteShell quotes a command for a shell.
+func quoteShell(args []string) string {
 	words := make([]string, len(args))
 	for i, a := range args {
 		words[i] = a

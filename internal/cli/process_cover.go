@@ -7,11 +7,11 @@ import (
 	"runtime/coverage"
 )
 
-// A process that becomes another executable never exits: it leaves the counters of a build that measures coverage before.
+// Coverage counters are written at exit. A process that executes another executable does not exit, so it writes them before.
 func init() {
 	beforeReplace = func() {
 		if dir := os.Getenv("GOCOVERDIR"); dir != "" {
-			_ = coverage.WriteCountersDir(dir) // not counted, then
+			_ = coverage.WriteCountersDir(dir) // on failure, this part is not counted
 		}
 	}
 }

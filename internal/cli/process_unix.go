@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inForeground reports whether we may read from a terminal: a background process that does so is stopped.
-func inForeground(f *os.File) bool {
+// isForeground reports whether this process may read from the terminal: the kernel stops a background process that does.
+func isForeground(f *os.File) bool {
 	group, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
 }
 
-// watchSize calls changed, one call at a time, whenever our terminal changes its size.
+// watchSize calls changed whenever the terminal changes its size, one call at a time, until stop is called. stop may be called twice.
 func watchSize(changed func()) (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGWINCH)
@@ -38,10 +38,10 @@ func watchSize(changed func()) (stop func()) {
 	})
 }
 
-// beforeReplace is called before this process becomes another executable.
+// beforeReplace is called before this process executes another executable.
 var beforeReplace = func() {}
 
-// replace makes another executable of this process. Every descriptor that we were given is still open in it. It returns only if it fails.
+// replace executes another executable in this process. Inherited descriptors stay open. It returns only if it fails.
 func replace(path string, args, env []string) (int, error) {
 	beforeReplace()
 	return 0, syscall.Exec(path, args, env)

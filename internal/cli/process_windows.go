@@ -7,15 +7,15 @@ import (
 	"os/signal"
 )
 
-// watchSize does nothing: there is no signal for it here, and no backend with a terminal either.
+// watchSize does nothing: Windows has no signal for a new size, and no backend with a terminal.
 func watchSize(func()) (stop func()) { return func() {} }
 
-// inForeground has no meaning here.
-func inForeground(*os.File) bool { return true }
+// isForeground returns true: Windows has no background processes of a terminal.
+func isForeground(*os.File) bool { return true }
 
-// replace runs another executable in our place and returns its exit code: a process here can not become another.
+// replace runs another executable as a child and returns its exit code: Windows has no exec.
 func replace(path string, args, env []string) (int, error) {
-	// Ctrl-C reaches both of us; what it means is for the other to say.
+	// Ctrl-C reaches both processes; the child handles it.
 	signal.Ignore(os.Interrupt)
 	defer signal.Reset(os.Interrupt)
 	cmd := exec.Command(path)

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Progress says on a terminal what takes so long, once it has taken a second, in a line that is gone before anything
-// else is shown. The nil one is for everywhere else.
+// Progress shows a line on a terminal about an operation that takes longer than a second. The line is removed before other output. A nil
+// Progress shows nothing. Its methods may be called concurrently.
 type Progress struct {
 	To io.Writer
 
 	mu   sync.Mutex
-	stop chan struct{} // of the line under way; nil when there is none
-	idle chan struct{} // closed when that line is gone
+	stop chan struct{} // closed to remove the current line; nil without one
+	idle chan struct{} // closed when the line is removed
 }
 
 const (
-	patienceOfPeople = time.Second
-	spinEvery        = 120 * time.Millisecond
-	spinner          = `|/-\`
-	clearLine        = "\r\x1b[K"
+	progressDelay = time.Second
+	spinEvery     = 120 * time.Millisecond
+	spinner       = `|/-\`
+	clearLine     = "\r\x1b[K"
 )
 
-// Start begins a line; one that is under way ends.
+// Start begins a line, and ends the current one.
 func (p *Progress) Start(what string) {
 	if p == nil {
 		return
@@ -36,7 +36,7 @@ func (p *Progress) Start(what string) {
 	go p.spin(what, p.stop, p.idle)
 }
 
-// End removes the line. It may be called at any time, and twice.
+// End removes the line, and returns when it is removed. Without a line it does nothing.
 func (p *Progress) End() {
 	if p == nil {
 		return
@@ -56,12 +56,12 @@ func (p *Progress) spin(what string, stop, idle chan struct{}) {
 	select {
 	case <-stop:
 		return
-	case <-time.After(patienceOfPeople):
+	case <-time.After(progressDelay):
 	}
 	ticker := time.NewTicker(spinEvery)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
-		// A terminal that is gone is noticed when the result is written.
+		// The error is ignored: writing the result reports a terminal that is gone.
 		fmt.Fprintf(p.To, "%s%c %s, %ds", clearLine, spinner[i%len(spinner)], what, int(time.Since(began).Seconds()))
 		select {
 		case <-stop:

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is a terminal with somebody in front of it who remembers everything that was shown.
+// screen is a terminal that records everything that is printed to it.
 type screen struct {
 	t      *testing.T
 	master *os.File
 	slave  *os.File
-	env    []string // of what is started
+	env    []string // added to the environment of commands
 
 	mu    sync.Mutex
 	shown bytes.Buffer
@@ -55,7 +55,7 @@ func newScreen(t *testing.T) *screen {
 			s.mu.Lock()
 			s.shown.Write(buf[:n])
 			s.mu.Unlock()
-			if err != nil { // EIO: nobody has the other end open any more
+			if err != nil { // EIO: no process has the other end open
 				return
 			}
 		}
@@ -83,7 +83,7 @@ func (s *screen) text() string {
 
 func (s *screen) waitFor(text string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !strings.Contains(s.text(), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !strings.Contains(s.text(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%q was not shown:\n%q", text, s.text())
 		}
@@ -103,7 +103,7 @@ func (s *screen) start(args ...string) *exec.Cmd {
 	return s.startAs(binary(s.t), args...)
 }
 
-// startAs is start of another executable.
+// startAs is start with another executable.
 func (s *screen) startAs(path string, args ...string) *exec.Cmd {
 	s.t.Helper()
 	cmd := command(s.t, args...)
@@ -117,17 +117,17 @@ func (s *screen) startAs(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run is start and wait; it returns the exit code and what was shown.
+// run starts the command, waits for its end, and returns the exit code and the output.
 func (s *screen) run(args ...string) (int, string) {
 	s.t.Helper()
 	code := exitCode(s.t, s.start(args...).Wait())
-	// What was written before the end may still be on its way to the screen.
+	// The end mark arrives after all output of the command.
 	fmt.Fprint(s.slave, "\x00end")
 	s.waitFor("\x00end")
 	return code, strings.TrimSuffix(s.text(), "\x00end")
 }
 
-// Threat A6 on a real terminal, with its controls: --raw and a pipe let the very same bytes through.
+// Threat A6 on a real terminal. As controls, --raw and a pipe pass the same bytes unchanged.
 func TestThreatA6Terminal(t *testing.T) {
 	needRoot(t)
 	const evil = "\x1b[2J\x1b]0;title\a\rgone\xff\n"
@@ -153,12 +153,14 @@ func TestSummary(t *testing.T) {
 		want []string
 		not  []string
 	}{
-		"ok":         {[]string{"--", "true"}, 0, []string{"ok ", "exit 0", "wall ", "cpu ", "memory ", "tier container (native)"}, []string{"why:"}},
+		"ok": {[]string{"--", "true"}, 0,
+			[]string{"ok ", "exit 0", "wall ", "cpu ", "memory ", "tier container (native)"}, []string{"why:"}},
 		"no newline": {[]string{"--", "printf", "abc"}, 0, []string{"abc\r\nsandbox-run: ok "}, nil},
 		"failing":    {[]string{"--", "sh", "-c", "exit 3"}, 3, []string{"nonzero_exit ", "exit 3"}, []string{"why:"}},
 		"timeout":    {[]string{"--timeout", "200ms", "--", "sleep", "9"}, 124, []string{"time_limit ", "SIGTERM", "why: ", "--timeout"}, nil},
 		"signal":     {[]string{"--", "sh", "-c", "kill -SEGV $$"}, 139, []string{"signaled ", "SIGSEGV"}, nil},
-		"cut":        {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0, []string{"1000\r\nsandbox-run: ok ", "output_limit: ", "--output-limit"}, nil},
+		"cut": {[]string{"--output-limit", "1k", "--", "seq", "1000"}, 0,
+			[]string{"1000\r\nsandbox-run: ok ", "output_limit: ", "--output-limit"}, nil},
 		"refused": {[]string{"--", "sh", "-c", "for i in 1 2 3; do chroot /usr true; done; unshare -U true; true"}, 0,
 			[]string{"ok ", "refused: chroot ×3, unshare(CLONE_NEWUSER) ×1\r\n"}, []string{"not counted", "syscall:"}},
 		"flooded": {[]string{"--", "sh", "-c", "for i in $(seq 70); do chroot /usr true; done; true"}, 0,
@@ -185,11 +187,12 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// Ctrl-C typed at the terminal reaches us, and not the program past us.
+// Ctrl-C typed at the terminal reaches sandbox-run, and not the program directly.
 func TestCtrlCTyped(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
-	cmd := s.start("exec", "--", "sh", "-c", `trap 'echo got INT' INT; trap 'echo got TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+	cmd := s.start("exec", "--", "sh", "-c",
+		`trap 'echo got INT' INT; trap 'echo got TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 	s.waitFor("ready")
 	s.typeIn("\x03")
 	if code := exitCode(t, cmd.Wait()); code != 130 {
@@ -225,7 +228,7 @@ func TestTTY(t *testing.T) {
 	s.typeIn("hello\r")
 	s.waitFor("read <hello>")
 	s.typeIn("\x03")
-	s.waitFor("got INT") // the program has it, and we go on
+	s.waitFor("got INT") // the program gets it, and sandbox-run goes on
 	s.resize(40, 120)
 	s.waitFor("size: 40 120")
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -240,7 +243,7 @@ func TestTTY(t *testing.T) {
 	}
 }
 
-// A terminal can be fed from a pipe: the end of the input is typed.
+// With --tty, the input may be a pipe: its end is typed as Ctrl-D.
 func TestTTYFromPipe(t *testing.T) {
 	needRoot(t)
 	for _, input := range []string{"one\ntwo\n", "no newline", ""} {

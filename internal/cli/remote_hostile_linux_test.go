@@ -21,21 +21,21 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// impostor is a server that is none: it says that it is of our version and world, or something else, and then what it likes.
-type impostor struct {
+// fakeServer has the version and the environment digest of this command, or others, and sends the messages of a test.
+type fakeServer struct {
 	socket string
 
-	mu    sync.Mutex
-	heard []string // first messages
+	mu       sync.Mutex
+	messages []string // the first message of each connection
 }
 
-func (i *impostor) said() int {
+func (i *fakeServer) received() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.heard)
+	return len(i.messages)
 }
 
-// ownVersion is that of the executable under test.
+// ownVersion returns the version of the executable under test.
 func ownVersion(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command(binary(t), "version").Output()
@@ -45,10 +45,10 @@ func ownVersion(t *testing.T) string {
 	return strings.TrimPrefix(strings.TrimSpace(string(out)), CommandName+" ")
 }
 
-func newImpostor(t *testing.T, header map[string]string, talk func(context.Context, *websocket.Conn)) *impostor {
+func newFakeServer(t *testing.T, header map[string]string, talk func(context.Context, *websocket.Conn)) *fakeServer {
 	t.Helper()
 	needRoot(t)
-	i := &impostor{socket: filepath.Join(t.TempDir(), "s")}
+	i := &fakeServer{socket: filepath.Join(t.TempDir(), "s")}
 	l, err := net.Listen("unix", i.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func newImpostor(t *testing.T, header map[string]string, talk func(context.Conte
 			return
 		}
 		i.mu.Lock()
-		i.heard = append(i.heard, string(message))
+		i.messages = append(i.messages, string(message))
 		i.mu.Unlock()
 		talk(r.Context(), c)
 	})}
@@ -87,8 +87,8 @@ func newImpostor(t *testing.T, header map[string]string, talk func(context.Conte
 	return i
 }
 
-// say sends messages, and is silent then until the client goes.
-func say(messages ...string) func(context.Context, *websocket.Conn) {
+// sendMessages returns a function that sends messages and then waits until the client disconnects.
+func sendMessages(messages ...string) func(context.Context, *websocket.Conn) {
 	return func(ctx context.Context, c *websocket.Conn) {
 		for _, m := range messages {
 			if c.Write(ctx, websocket.MessageText, []byte(m)) != nil {
@@ -101,13 +101,17 @@ func say(messages ...string) func(context.Context, *websocket.Conn) {
 
 const (
 	phaseEvent = `{"seq":1,"time":"2026-01-01T00:00:00Z","kind":"phase","phase":"run"}`
-	weakReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3","isolation":{"backend":"process","tier":"process","controls":{},"missing":[]}}`
-	goodReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3","isolation":{"backend":"native","tier":"container","controls":{},"missing":[]}}`
-	weakResult = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,"stdout":"","stderr":"","limits":{},"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]},"violations":[],"language":"python","language_version":"3","phases":[],"files":[]}}`
+	weakReady  = `{"kind":"ready","run":"x","language":"python","language_version":"3",` +
+		`"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]}}`
+	goodReady = `{"kind":"ready","run":"x","language":"python","language_version":"3",` +
+		`"isolation":{"backend":"native","tier":"container","controls":{},"missing":[]}}`
+	weakResult = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"result","result":{"success":true,"verdict":"ok","exit_code":0,` +
+		`"stdout":"","stderr":"","limits":{},"isolation":{"backend":"process","tier":"process","controls":{},"missing":[]},` +
+		`"violations":[],"language":"python","language_version":"3","phases":[],"files":[]}}`
 )
 
-// Who is of another version, of another world or somebody else's is not told anything.
-func TestOtherServers(t *testing.T) {
+// A server of another version or environment digest gets no request.
+func TestServerOfOtherVersion(t *testing.T) {
 	if _, ok := debug.ReadBuildInfo(); !ok {
 		t.Skip("needs build information")
 	}
@@ -115,31 +119,31 @@ func TestOtherServers(t *testing.T) {
 		"other version": {wire.HeaderVersion: "v0.0.1"}, "no version": {wire.HeaderVersion: ""}, "other world": {app.EnvironmentHeader: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := newImpostor(t, header, say())
-			if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"1\n", "", 0}) || i.said() != 0 {
-				t.Errorf("%+v, and it was told %d times", got, i.said())
+			i := newFakeServer(t, header, sendMessages())
+			if got := runCommandIn(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (commandResult{"1\n", "", 0}) || i.received() != 0 {
+				t.Errorf("%+v, and it was told %d times", got, i.received())
 			}
-			if name == "other world" { // by name, that is one's own business
+			if name == "other world" { // a server that --server names may have another environment
 				return
 			}
-			got := upshotOf(t, t.TempDir(), "", "--server", "unix://"+i.socket, "-l", "python", "-c", "print(1)")
-			if got.code != codeOurs || got.stdout != "" || !strings.Contains(got.stderr, "it is version") || i.said() != 0 {
-				t.Errorf("%+v, and it was told %d times", got, i.said())
+			got := runCommandIn(t, t.TempDir(), "", "--server", "unix://"+i.socket, "-l", "python", "-c", "print(1)")
+			if got.code != codeOurs || got.stdout != "" || !strings.Contains(got.stderr, "it is version") || i.received() != 0 {
+				t.Errorf("%+v, and it was told %d times", got, i.received())
 			}
 		})
 	}
 	t.Run("control", func(t *testing.T) {
-		i := newImpostor(t, nil, say(goodReady, phaseEvent, strings.ReplaceAll(weakResult, `"tier":"process"`, `"tier":"container"`)))
-		if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"", "", 0}) || i.said() != 1 {
-			t.Errorf("%+v, and it was told %d times", got, i.said())
+		i := newFakeServer(t, nil, sendMessages(goodReady, phaseEvent, strings.ReplaceAll(weakResult, `"tier":"process"`, `"tier":"container"`)))
+		if got := runCommandIn(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (commandResult{"", "", 0}) || i.received() != 1 {
+			t.Errorf("%+v, and it was told %d times", got, i.received())
 		}
 	})
 }
 
-// Nobody is talked to who is somebody else (A2), whatever lies at the path.
-func TestStrangersSocket(t *testing.T) {
+// A server of another user gets no request (A2).
+func TestSocketOfAnotherUser(t *testing.T) {
 	needRoot(t)
-	dir, err := os.MkdirTemp("", "sandbox-run-stranger-") // where a stranger can get to
+	dir, err := os.MkdirTemp("", "sandbox-run-stranger-") // t.TempDir is not accessible to other users
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,13 +174,13 @@ while True:
 		t.Fatal(word, err)
 	}
 	t.Setenv(wire.SocketVariable, socket)
-	if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"1\n", "", 0}) {
+	if got := runCommandIn(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (commandResult{"1\n", "", 0}) {
 		t.Errorf("%+v", got)
 	}
 	if word, err := words.ReadString('\n'); word != "heard 0\n" {
 		t.Errorf("it %q, %v", word, err)
 	}
-	got := upshotOf(t, t.TempDir(), "", "--server", "unix://"+socket, "-l", "python", "-c", "print(1)")
+	got := runCommandIn(t, t.TempDir(), "", "--server", "unix://"+socket, "-l", "python", "-c", "print(1)")
 	if got.code != codeRefused || !strings.Contains(got.stderr, "the server belongs to another user: uid 65534") {
 		t.Errorf("%+v", got)
 	}
@@ -185,7 +189,7 @@ while True:
 	}
 }
 
-// Whatever a server answers, the command ends, and says nothing that is not true.
+// With any answer of a server the command ends, with a correct result or an error.
 func TestHostileServer(t *testing.T) {
 	const ours = codeOurs
 	for name, c := range map[string]struct {
@@ -194,8 +198,8 @@ func TestHostileServer(t *testing.T) {
 		out  string
 		says string
 	}{
-		"weaker than asked": {say(weakReady, phaseEvent, weakResult), 0, "1\n", ""}, // it is run here
-		"weaker in the end": {say(goodReady, phaseEvent, weakResult), codeRefused, "", `tier "container" is required`},
+		"weaker than asked": {sendMessages(weakReady, phaseEvent, weakResult), 0, "1\n", ""}, // the program runs here
+		"weaker in the end": {sendMessages(goodReady, phaseEvent, weakResult), codeRefused, "", `tier "container" is required`},
 		"gone at once":      {func(context.Context, *websocket.Conn) {}, ours, "", "may have run"},
 		"gone after the start": {func(ctx context.Context, c *websocket.Conn) {
 			_ = c.Write(ctx, websocket.MessageText, []byte(phaseEvent))
@@ -204,19 +208,23 @@ func TestHostileServer(t *testing.T) {
 			_ = c.Write(ctx, websocket.MessageText, []byte(phaseEvent))
 			_ = c.Close(websocket.StatusNormalClosure, "")
 		}, ours, "", "may have run"},
-		"not JSON":        {say("\x1b[2Jhello"), ours, "", "server event: decode"},
-		"no result":       {say(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
-		"refused":         {say(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
-		"refused late":    {say(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`), ours, "", `\x1b[2Jt`},
-		"files elsewhere": {say(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},
-		"binary":          {func(ctx context.Context, c *websocket.Conn) { _ = c.Write(ctx, websocket.MessageBinary, []byte{0xff}) }, ours, "", "server event: decode"},
-		"very deep":       {say(strings.Repeat("[", 200_000)), ours, "", "server event: decode"},
+		"not JSON":  {sendMessages("\x1b[2Jhello"), ours, "", "server event: decode"},
+		"no result": {sendMessages(phaseEvent, `{"seq":2,"kind":"result"}`), ours, "", "has no result"},
+		"refused":   {sendMessages(`{"kind":"error","problem":{"title":"t","code":"refused","status":403}}`), 0, "1\n", ""},
+		"refused late": {sendMessages(phaseEvent, `{"kind":"error","problem":{"title":"\u001b[2Jt","code":"internal_error","status":500}}`),
+			ours, "", `\x1b[2Jt`},
+		"files elsewhere": {sendMessages(goodReady, phaseEvent, strings.NewReplacer(`"tier":"process"`, `"tier":"container"`,
+			`"files":[]`, `"files":[{"path":"../evil","content":"x"},{"path":"/etc/evil","content":"x"}]`).Replace(weakResult)), 0, "", ""},
+		"binary": {func(ctx context.Context, c *websocket.Conn) {
+			_ = c.Write(ctx, websocket.MessageBinary, []byte{0xff})
+		}, ours, "", "server event: decode"},
+		"very deep": {sendMessages(strings.Repeat("[", 200_000)), ours, "", "server event: decode"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			newImpostor(t, nil, c.talk)
+			newFakeServer(t, nil, c.talk)
 			dir := t.TempDir()
 			began := time.Now()
-			got := upshotOf(t, dir, "", "--out", "*", "-l", "python", "-c", "print(1)")
+			got := runCommandIn(t, dir, "", "--out", "*", "-l", "python", "-c", "print(1)")
 			if got.code != c.code || got.stdout != c.out || !strings.Contains(got.stderr, c.says) || strings.Contains(got.stderr, "\x1b") {
 				t.Errorf("%+v", got)
 			}
@@ -230,18 +238,20 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// What a server sends for a terminal is made harmless, as what is run here is (A6).
+// Output from a server is escaped on a terminal, like that of a run here (A6).
 func TestEscapesFromServer(t *testing.T) {
-	newImpostor(t, nil, say(goodReady, phaseEvent, `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"stdout","phase":"run","data":"a\u001b[2Jb\n"}`,
-		strings.NewReplacer(`"tier":"process"`, `"tier":"container"`, `"violations":[]`, `"violations":[],"notes":["\u001b]0;x\u0007"]`).Replace(weakResult)))
+	const output = `{"seq":2,"time":"2026-01-01T00:00:00Z","kind":"stdout","phase":"run","data":"a\u001b[2Jb\n"}`
+	result := strings.NewReplacer(`"tier":"process"`, `"tier":"container"`,
+		`"violations":[]`, `"violations":[],"notes":["\u001b]0;x\u0007"]`).Replace(weakResult)
+	newFakeServer(t, nil, sendMessages(goodReady, phaseEvent, output, result))
 	_, shown := newScreen(t).run("-l", "python", "-c", "print(1)")
 	if strings.Contains(shown, "\x1b[2J") || strings.Contains(shown, "\x1b]0") || !strings.Contains(shown, `a\x1b[2Jb`) {
 		t.Errorf("%q", shown)
 	}
 }
 
-// Looking for a server that is not there costs next to nothing.
-func TestFindingCosts(t *testing.T) {
+// Looking for a missing local server takes less than 300 µs.
+func TestFindLocalServerCost(t *testing.T) {
 	t.Setenv(wire.SocketVariable, filepath.Join(t.TempDir(), "none"))
 	best := time.Hour
 	for range 50 {

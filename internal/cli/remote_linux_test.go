@@ -22,7 +22,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
-// server is one that runs for a test.
+// server is a local server of a test.
 type server struct {
 	t      testing.TB
 	socket string
@@ -32,7 +32,7 @@ type server struct {
 	ended  chan struct{}
 }
 
-// startServerIn starts the real thing in an environment, whose commands find it by themselves.
+// startServerIn starts a server whose socket and log are in dir. The caller stops it.
 func startServerIn(t testing.TB, env []string, dir string) (*server, error) {
 	s := &server{t: t, socket: filepath.Join(dir, "s", "server.sock"), log: filepath.Join(dir, "server.log"), ended: make(chan struct{})}
 	if err := os.MkdirAll(filepath.Dir(s.socket), 0o700); err != nil {
@@ -81,8 +81,8 @@ func (s *server) stop() {
 	}
 }
 
-// atServer makes every command of a test find a server, which has a log of its own.
-func atServer(t *testing.T) *server {
+// startLocalServer starts a local server, which all later commands of the test find, with its own audit log.
+func startLocalServer(t *testing.T) *server {
 	t.Helper()
 	needRoot(t)
 	dir := t.TempDir()
@@ -97,12 +97,12 @@ func atServer(t *testing.T) *server {
 	return s
 }
 
-// runs counts the runs that the log has, by whom they were run.
+// runs counts the runs in the audit log: those at the server, and those of commands.
 func (s *server) runs() (there, here int) {
 	text, _ := os.ReadFile(filepath.Join(s.state, "sandbox-run", "audit.jsonl")) // absent: none
 	for line := range bytes.Lines(text) {
 		switch {
-		case !bytes.Contains(line, []byte(`"kind":"run"`)): // the server's own beginning, and what it refused
+		case !bytes.Contains(line, []byte(`"kind":"run"`)): // start of the server, refusals
 		case bytes.Contains(line, []byte(`"door":"api"`)):
 			there++
 		case bytes.Contains(line, []byte(`"door":"cli"`)):
@@ -112,16 +112,17 @@ func (s *server) runs() (there, here int) {
 	return there, here
 }
 
-// What is tested here is tested at a server, too: the scripts of runs, word by word.
+// The scripts of runs pass at a server as well.
 func TestScriptAtServer(t *testing.T) {
 	needRoot(t)
 	files, err := filepath.Glob("testdata/script/run_*.txtar")
 	if err != nil || len(files) < 10 {
 		t.Fatal(files, err)
 	}
-	// What it looks for is a compiler's word, and TestScript has what that made in the cache they share; its languages are of another world anyway.
+	// run_compiled expects the output of a compiler, and TestScript has compiled its programs into the shared cache. Its languages also
+	// change the environment digest.
 	leftOut, least := []string{"run_compiled.txtar"}, 60
-	if !testenv.All() { // TestScript has them, and the server's limits and languages have tests of their own
+	if !testenv.All() { // TestScript runs them here, and the server's limits and languages have other tests
 		leftOut, least = append(leftOut, "run_harness.txtar", "run_limits.txtar"), 40
 	}
 	files = slices.DeleteFunc(files, func(f string) bool { return slices.Contains(leftOut, filepath.Base(f)) })
@@ -129,7 +130,7 @@ func TestScriptAtServer(t *testing.T) {
 		mu    sync.Mutex
 		total int // runs at servers
 	)
-	t.Cleanup(func() { // the scripts run beside each other
+	t.Cleanup(func() { // after all scripts, which run in parallel
 		if !t.Failed() && total < least {
 			t.Errorf("only %d runs took place at a server", total)
 		}
@@ -153,11 +154,12 @@ func TestScriptAtServer(t *testing.T) {
 	}, "", files...))
 }
 
-// What people see is the same, whoever runs it.
-func TestShownAtServer(t *testing.T) {
-	s := atServer(t)
+// The output on a terminal is the same at a server.
+func TestTerminalAtServer(t *testing.T) {
+	s := startLocalServer(t)
 	for name, test := range map[string]func(*testing.T){
-		"shown": TestRunShown, "files": TestRunShowsFiles, "one line per file": TestRunShowsOneLinePerFile, "asks": TestRunAsks, "terminal": TestRunTTY,
+		"shown": TestRunOnTerminal, "files": TestRunShowsFiles, "one line per file": TestRunShowsOneLinePerFile, "asks": TestRunInput,
+		"terminal": TestRunTTY,
 	} {
 		t.Run(name, test)
 	}
@@ -166,12 +168,14 @@ func TestShownAtServer(t *testing.T) {
 	}
 }
 
-// volatile are what no two runs have in common: times, sizes in memory, names by chance.
+// volatile matches what differs between runs: times, sizes in memory, random names.
 var volatile = []struct {
 	what *regexp.Regexp
 	with string
 }{
-	{regexp.MustCompile(`"(execution_time|memory_used|wall_time|cpu_time|cpu_user|cpu_system|memory_peak|memory_current|io_read_bytes|io_write_bytes|processes_peak|processes_current|throttled_time|startup_time|cpu_percent|disk_used_bytes|seq|process_limit_hits|oom_kills)":[-+.e0-9]+`), `"$1":0`},
+	{regexp.MustCompile(`"(execution_time|memory_used|wall_time|cpu_time|cpu_user|cpu_system|memory_peak|memory_current|` +
+		`io_read_bytes|io_write_bytes|processes_peak|processes_current|throttled_time|startup_time|` +
+		`cpu_percent|disk_used_bytes|seq|process_limit_hits|oom_kills)":[-+.e0-9]+`), `"$1":0`},
 	{regexp.MustCompile(`"time":"[^"]*"`), `"time":""`},
 	{regexp.MustCompile(`(?m)^.*"kind":"metric".*\n`), ""},
 	{regexp.MustCompile(`\(peak [^)]*\)`), "(peak)"},
@@ -179,17 +183,18 @@ var volatile = []struct {
 	{regexp.MustCompile(` +\d+ ms`), " 0 ms"},
 }
 
-func steady(text string) string {
+func normalise(text string) string {
 	for _, v := range volatile {
 		text = v.what.ReplaceAllString(text, v.with)
 	}
-	// Output comes in pieces, and where they are cut is chance.
+	// The boundaries of output events vary: join their data.
 	if strings.Contains(text, `"kind":"stdout"`) {
 		var data strings.Builder
 		piece := regexp.MustCompile(`"data":("(?:[^"\\]|\\.)*")`)
 		var rest []string
 		for line := range strings.Lines(text) {
-			if m := piece.FindStringSubmatch(line); m != nil && (strings.Contains(line, `"kind":"stdout"`) || strings.Contains(line, `"kind":"stderr"`)) {
+			output := strings.Contains(line, `"kind":"stdout"`) || strings.Contains(line, `"kind":"stderr"`)
+			if m := piece.FindStringSubmatch(line); m != nil && output {
 				data.WriteString(strings.Trim(m[1], `"`))
 				continue
 			}
@@ -200,13 +205,13 @@ func steady(text string) string {
 	return text
 }
 
-// upshot is all that a command leaves behind.
-type upshot struct {
+// commandResult is the output and the exit code of a command, without volatile parts.
+type commandResult struct {
 	stdout, stderr string
 	code           int
 }
 
-func upshotOf(t *testing.T, dir, stdin string, args ...string) upshot {
+func runCommandIn(t *testing.T, dir, stdin string, args ...string) commandResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -218,16 +223,17 @@ func upshotOf(t *testing.T, dir, stdin string, args ...string) upshot {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	code := exitCode(t, cmd.Run())
-	return upshot{steady(stdout.String()), steady(stderr.String()), code}
+	return commandResult{normalise(stdout.String()), normalise(stderr.String()), code}
 }
 
-// Nobody can tell from what a command prints, returns and writes where it was run.
+// Output, exit code and files of a command are the same here and at a server.
 func TestSameEitherWay(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"a.py": "import sys; print(sys.argv, sys.stdin.read())", "data.csv": "1,2\n", "bin.dat": "\x00\xff\xfe",
-		"p/main.py": "import helper; print(helper.X)", "p/helper.py": "X = 42", "s.sh": "echo $0 $1; exit 7", "m.go": "package main\nfunc main() { println(1) }\n",
+		"p/main.py": "import helper; print(helper.X)", "p/helper.py": "X = 42", "s.sh": "echo $0 $1; exit 7",
+		"m.go":   "package main\nfunc main() { println(1) }\n",
 		"bad.go": "package main\nfunc main() { x }\n", "q.sql": "select 1 as a, 'x' as b;", "c.yaml": "- {name: right, args: [1], want: 1}\n",
 	} {
 		path := filepath.Join(dir, name)
@@ -240,11 +246,11 @@ func TestSameEitherWay(t *testing.T) {
 	}
 	python := func(code string, more ...string) []string { return append(more, "-l", "python", "-c", code) }
 	both := "import sys; print('out'); print('err', file=sys.stderr)"
-	upshotOf(t, dir, "", "--server", "never", "--compile-timeout", "5m", "m.go") // or one of them has it from the cache
+	runCommandIn(t, dir, "", "--server", "never", "--compile-timeout", "5m", "m.go") // so that both find it in the cache
 	for name, c := range map[string]struct {
 		args  []string
 		stdin string
-		here  bool // it is run here in any case
+		here  bool // with --server auto, the program runs here
 	}{
 		"hello":          {args: python("print('hello')")},
 		"both streams":   {args: python(both)},
@@ -277,28 +283,30 @@ func TestSameEitherWay(t *testing.T) {
 		"kill on output": {args: python("print('x' * 100000)", "--output-limit", "1k", "--kill-on-output", "--quiet")},
 		"no stream":      {args: python(both, "--no-stream")},
 		"environment":    {args: python("import os; print(os.environ['A'], os.environ.get('B'))", "--env", "A=ä", "--env", "B")},
-		"in and out":     {args: python("open('out.txt', 'w').write(open('data.csv').read()); print(open('bin.dat', 'rb').read())", "--in", "data.csv", "--in", "bin.dat", "--out", "out.txt")},
-		"out in json":    {args: python("open('o.bin', 'wb').write(bytes(range(256)))", "--out", "*.bin", "--json")},
-		"out missing":    {args: python("pass", "--out", "none.txt")},
-		"world":          {args: python("import os, socket; print(os.getcwd(), os.getuid(), os.getgid(), socket.gethostname(), sorted(os.environ))", "--hostname", "box", "--uid", "1234", "--workdir", "/tmp")},
-		"refused call":   {args: python("import os; os.system('chroot /usr true')", "--json")},
-		"harness":        {args: []string{"--template", "harness", "--var", "cases=@c.yaml", "-l", "python", "-c", "def f(x): return x"}},
-		"forbidden":      {args: python("import socket", "--forbid-imports", "socket")},
-		"commands":       {args: []string{"-l", "shell", "--commands", "ls,cat", "-c", "ls /workspace; id"}},
-		"strict":         {args: python("print(1)", "--strict", "--json"), here: true},
-		"no language":    {args: []string{"-l", "cobol", "-c", "x"}, here: true},
-		"no language 2":  {args: []string{"--json", "-l", "cobol", "-c", "x"}, here: true},
-		"nothing":        {args: []string{"-l", "python", "-c", " "}, here: true},
-		"too large":      {args: python("print(1)", "--memory", "900t"), here: true},
-		"option":         {args: python("print(1)", "--edition", "2021"), here: true},
-		"too weak":       {args: python("print(1)", "--require", "microvm"), here: true},
-		"volume":         {args: python("import os; print(os.listdir('/v'))", "--volume", "p:/v"), here: true},
-		"workspace":      {args: python("open('x', 'a').write('x'); print(open('x').read()[:1])", "--workspace", "either"), here: true},
-		"dry run":        {args: python("print(1)", "--dry-run"), here: true},
-		"backend":        {args: python("print(1)", "--backend", "native"), here: true},
-		"no audit":       {args: python("print(1)", "--audit-log", "off"), here: true},
-		"not UTF-8":      {args: python("import sys, os; print(os.fsencode(sys.argv[1]))", "--quiet")},
-		"exec":           {args: []string{"exec", "--", "echo", "hello"}, here: true},
+		"in and out": {args: python("open('out.txt', 'w').write(open('data.csv').read()); print(open('bin.dat', 'rb').read())",
+			"--in", "data.csv", "--in", "bin.dat", "--out", "out.txt")},
+		"out in json": {args: python("open('o.bin', 'wb').write(bytes(range(256)))", "--out", "*.bin", "--json")},
+		"out missing": {args: python("pass", "--out", "none.txt")},
+		"world": {args: python("import os, socket; print(os.getcwd(), os.getuid(), os.getgid(), socket.gethostname(), sorted(os.environ))",
+			"--hostname", "box", "--uid", "1234", "--workdir", "/tmp")},
+		"refused call":  {args: python("import os; os.system('chroot /usr true')", "--json")},
+		"harness":       {args: []string{"--template", "harness", "--var", "cases=@c.yaml", "-l", "python", "-c", "def f(x): return x"}},
+		"forbidden":     {args: python("import socket", "--forbid-imports", "socket")},
+		"commands":      {args: []string{"-l", "shell", "--commands", "ls,cat", "-c", "ls /workspace; id"}},
+		"strict":        {args: python("print(1)", "--strict", "--json"), here: true},
+		"no language":   {args: []string{"-l", "cobol", "-c", "x"}, here: true},
+		"no language 2": {args: []string{"--json", "-l", "cobol", "-c", "x"}, here: true},
+		"nothing":       {args: []string{"-l", "python", "-c", " "}, here: true},
+		"too large":     {args: python("print(1)", "--memory", "900t"), here: true},
+		"option":        {args: python("print(1)", "--edition", "2021"), here: true},
+		"too weak":      {args: python("print(1)", "--require", "microvm"), here: true},
+		"volume":        {args: python("import os; print(os.listdir('/v'))", "--volume", "p:/v"), here: true},
+		"workspace":     {args: python("open('x', 'a').write('x'); print(open('x').read()[:1])", "--workspace", "either"), here: true},
+		"dry run":       {args: python("print(1)", "--dry-run"), here: true},
+		"backend":       {args: python("print(1)", "--backend", "native"), here: true},
+		"no audit":      {args: python("print(1)", "--audit-log", "off"), here: true},
+		"not UTF-8":     {args: python("import sys, os; print(os.fsencode(sys.argv[1]))", "--quiet")},
+		"exec":          {args: []string{"exec", "--", "echo", "hello"}, here: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := c.args
@@ -306,19 +314,19 @@ func TestSameEitherWay(t *testing.T) {
 				args, c.here = append(args, "--", "\xff"), true
 			}
 			before, _ := s.runs()
-			there := upshotOf(t, dir, c.stdin, args...)
+			there := runCommandIn(t, dir, c.stdin, args...)
 			after, _ := s.runs()
 			if ran := after > before; ran == c.here {
 				t.Errorf("run at the server: %v", ran)
 			}
 			brought, _ := os.ReadFile(filepath.Join(dir, "out.txt"))
 			t.Setenv("SANDBOX_RUN_SERVER", "never")
-			here := upshotOf(t, dir, c.stdin, args...)
+			here := runCommandIn(t, dir, c.stdin, args...)
 			again, _ := s.runs()
 			if again != after {
 				t.Error("never was at the server, too")
 			}
-			if name == "kill on output" { // how much of it comes before its end is chance
+			if name == "kill on output" { // how much is printed before the kill varies
 				here.stdout, there.stdout = "", ""
 			}
 			if here != there {
@@ -328,7 +336,7 @@ func TestSameEitherWay(t *testing.T) {
 				t.Errorf("%q and %q were brought back", own, brought)
 			}
 			t.Setenv("SANDBOX_RUN_SERVER", "unix://"+s.socket)
-			named := upshotOf(t, dir, c.stdin, args...)
+			named := runCommandIn(t, dir, c.stdin, args...)
 			if name == "kill on output" {
 				named.stdout = ""
 			}
@@ -339,9 +347,9 @@ func TestSameEitherWay(t *testing.T) {
 	}
 }
 
-// What can not be done there is an error that names the flag, when the server was asked for by name.
-func TestServerByName(t *testing.T) {
-	s := atServer(t)
+// A run that the server of --server can not do is an error that names the flag.
+func TestNamedServerRefusals(t *testing.T) {
+	s := startLocalServer(t)
 	address := "unix://" + s.socket
 	for name, c := range map[string]struct {
 		args []string
@@ -364,25 +372,26 @@ func TestServerByName(t *testing.T) {
 		"control":   {[]string{"--env", "A=1"}, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := upshotOf(t, t.TempDir(), "", append([]string{"--server", address, "-l", "python", "-c", "print(1)"}, c.args...)...)
+			got := runCommandIn(t, t.TempDir(), "", append([]string{"--server", address, "-l", "python", "-c", "print(1)"}, c.args...)...)
 			if got.code != c.code || !strings.Contains(got.stderr, c.says) {
 				t.Errorf("%+v", got)
 			}
 		})
 	}
 	for address, says := range map[string]string{
-		"unix:///none/such.sock": "nobody listens there", "unix://relative": "absolute", "ftp://x": "none of", "https://": "", "http://127.0.0.1:1": "refused",
+		"unix:///none/such.sock": "no server listens there", "unix://relative": "absolute", "ftp://x": "none of", "https://": "",
+		"http://127.0.0.1:1": "refused",
 	} {
-		got := upshotOf(t, t.TempDir(), "", "--server", address, "-l", "python", "-c", "print(1)")
+		got := runCommandIn(t, t.TempDir(), "", "--server", address, "-l", "python", "-c", "print(1)")
 		if got.code != 2 && got.code != 125 || !strings.Contains(got.stderr, says) || got.stdout != "" {
 			t.Errorf("%s: %+v", address, got)
 		}
 	}
 }
 
-// The first Ctrl-C lets the program end in its own way, at a server as here, however much input the program has not read.
+// The first Ctrl-C ends the program gracefully, at a server as here, even if the program has not read its input.
 func TestInterruptAtServer(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	const program = `
 import signal, sys, time
 def end(*_):
@@ -396,14 +405,14 @@ time.sleep(60)`
 		code   int
 		unread int
 	}{{syscall.SIGINT, 130, 0}, {syscall.SIGTERM, 143, 8 << 20}} {
-		var all []upshot
+		var all []commandResult
 		for _, where := range []string{"auto", "never"} {
 			cmd := command(t, "--server", where, "-l", "python", "-c", program)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
 			}
-			in, err := cmd.StdinPipe() // which stays open
+			in, err := cmd.StdinPipe() // stays open
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -418,15 +427,15 @@ time.sleep(60)`
 				t.Fatalf("%q %v", first, err)
 			}
 			if c.unread > 0 {
-				go func() { _, _ = in.Write(make([]byte, c.unread)) }() // it ends with the command
-				time.Sleep(time.Second)                                 // by then it is stuck
+				go func() { _, _ = in.Write(make([]byte, c.unread)) }() // ends with the command
+				time.Sleep(time.Second)                                 // the write blocks by then
 			}
 			if err := cmd.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)
 			}
 			rest, _ := io.ReadAll(out)
-			code := exitCode(t, cmd.Wait()) // and everything is written
-			all = append(all, upshot{string(rest), stderr.String(), code})
+			code := exitCode(t, cmd.Wait())
+			all = append(all, commandResult{string(rest), stderr.String(), code})
 		}
 		if all[0] != all[1] || all[0].code != c.code || all[0].stdout != "ending\n" {
 			t.Errorf("at the server: %+v\nhere: %+v", all[0], all[1])
@@ -437,9 +446,9 @@ time.sleep(60)`
 	}
 }
 
-// A command that is gone, however, takes its program with it.
+// A killed command ends its program at the server.
 func TestKilledAtServer(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	cmd := command(t, "-l", "python", "-c", `print("ready", flush=True); import time; time.sleep(600)`, "--timeout", "4m")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -453,8 +462,8 @@ func TestKilledAtServer(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		if there, _ := s.runs(); there == 1 { // it is written down when it has ended
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(20 * time.Millisecond) {
+		if there, _ := s.runs(); there == 1 { // the entry is written when the run has ended
 			return
 		}
 		if time.Now().After(deadline) {
@@ -463,9 +472,9 @@ func TestKilledAtServer(t *testing.T) {
 	}
 }
 
-// Whoever reads no further ends the program, as a pipe does.
+// A closed reader of the output ends the program at the server.
 func TestBrokenPipeAtServer(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	cmd := command(t, "-l", "python", "-c", "while True: print('x' * 1000)")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -488,7 +497,7 @@ func TestBrokenPipeAtServer(t *testing.T) {
 
 // A server that dies while a program runs is an error, and the program is not run again.
 func TestServerDies(t *testing.T) {
-	s := atServer(t)
+	s := startLocalServer(t)
 	for _, where := range []string{"auto", "unix://" + s.socket} {
 		marker := fmt.Sprintf("ready %s", where)
 		cmd := command(t, "--server", where, "-l", "python", "-c", `print("`+marker+`", flush=True); import time; time.sleep(600)`)
@@ -520,8 +529,8 @@ func TestServerDies(t *testing.T) {
 			*s = *next
 		}
 	}
-	// Without it, everything is done here.
-	if got := upshotOf(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (upshot{"1\n", "", 0}) {
+	// Without a server, the program runs here.
+	if got := runCommandIn(t, t.TempDir(), "", "-l", "python", "-c", "print(1)"); got != (commandResult{"1\n", "", 0}) {
 		t.Errorf("%+v", got)
 	}
 }

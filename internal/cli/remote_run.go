@@ -17,45 +17,44 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// How a run at a server goes, over one WebSocket:
+// A run at a server uses one WebSocket:
 //
-//	we                                     server
+//	client                                 server
 //	 ── handshake ─────────────────────────►
-//	 ◄───────────────── version, world ──    another than ours: it is run here, or not at all
+//	 ◄─ version, environment digest ──────     if they differ from the client's, the run takes place here or is refused
 //	 ── the run, as JSON ──────────────────►
-//	 ◄─ ready: language, walls ───────────
+//	 ◄─ ready: language, isolation ───────
 //	 ◄─ events … result, or a problem ────
-//	 ── stdin, sizes of the terminal, cancel ─►   from the program's first event on
+//	 ── stdin, terminal sizes, cancel ─────►   from the first event on
 //
-// Until the first event, a run that the server refuses can still take place here: nothing has happened and no input was consumed.
-// After it, the run is the server's: if the connection breaks, the run is lost and is not repeated. The server ends it when we are gone.
+// Until the first event, a run that the server refuses can still take place here: nothing has run and no input was consumed. After the
+// first event, a run whose connection breaks is lost and is not repeated. The server ends a run whose client has disconnected.
 
 // remoteRun is a run at a server.
 type remoteRun struct {
-	c       *Invocation
-	o       *runOptions
-	session *client.Connection
-	name    string          // of the server, for people
-	auto    bool            // --server auto: what the server does not do, this process does
-	ctx     context.Context //nolint:containedctx // of the whole command: signals cancel it
-	stop    context.CancelCauseFunc
-	hangUp  context.CancelFunc // drops the connection
-	ready   *wire.Ready
-	refusal error       // why the sandbox is not strong enough
-	started atomic.Bool // there was an event
+	c              *Invocation
+	o              *runOptions
+	session        *client.Connection
+	name           string          // of the server, for people
+	auto           bool            // --server auto: what the server does not do, this process does
+	ctx            context.Context //nolint:containedctx // of the whole command: signals cancel it
+	stop           context.CancelCauseFunc
+	dropConnection context.CancelFunc // drops the connection
+	ready          *wire.Ready
+	refusal        error       // why the sandbox is not strong enough
+	started        atomic.Bool // there was an event
 }
 
 const (
-	// serverPatience is the longest silence of a server beyond what the program may take.
-	extraSilence = 2 * time.Minute
-	// cancelPatience is how long a server may take to hear that a run is to end, and endPatience to end it, after the grace period.
-	cancelTimeout = 5 * time.Second
-	endTimeout    = 15 * time.Second
+	extraSilence  = 2 * time.Minute  // added to the time limits of a run: how long a server may send no event
+	cancelTimeout = 5 * time.Second  // to send the cancel message
+	endTimeout    = 15 * time.Second // added to the grace period: how long a cancelled run may take to end
 )
 
-// runRemotely runs the program at a server, if it is to be. done is false where it is to be run here: nothing has happened then.
+// runRemotely runs the program at a server, if the flags and the local server allow it. If done is false, nothing has run, and the caller
+// runs the program here.
 func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool, err error) {
-	r := &remoteRun{c: c, o: o, name: o.server, auto: !o.serverOptions.named()}
+	r := &remoteRun{c: c, o: o, name: o.server, auto: !o.serverOptions.namesServer()}
 	if r.auto && (o.server == serverNever || c.local == nil) {
 		return false, nil
 	}
@@ -68,7 +67,7 @@ func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool
 		}
 		r.name = c.local.transport.Path
 	} else {
-		transport, err := o.serverOptions.open(c)
+		transport, err := o.serverOptions.openTransport(c)
 		if err != nil {
 			return true, err
 		}
@@ -78,7 +77,7 @@ func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool
 		}
 	}
 	defer r.session.Close()
-	if err := sameVersion(r.session.Header, r.name); err != nil {
+	if err := checkServerVersion(r.session.Header, r.name); err != nil {
 		return r.refuse(err)
 	}
 	return r.executeRemotely()
@@ -99,26 +98,26 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 		return r.refuse(err)
 	}
 	var reading context.Context
-	reading, r.hangUp = context.WithCancel(context.Background())
-	defer r.hangUp()
-	r.ctx, r.stop = c.onSignals(r.hangUp)
+	reading, r.dropConnection = context.WithCancel(context.Background())
+	defer r.dropConnection()
+	r.ctx, r.stop = c.onSignals(r.dropConnection)
 
 	show, streams := c.connectOutput(&o.boxOptions, r.stop)
 	show.begin = func() { c.printHeader(o, r.ready) }
 	streams.Stdin = o.program.stdin
-	var takeBack func()
-	req.TTY, takeBack = c.lendTerminal(&o.boxOptions, &streams)
-	defer takeBack()
+	var returnTerminal func()
+	req.TTY, returnTerminal = c.attachTerminal(&o.boxOptions, &streams)
+	defer returnTerminal()
 	run, err := client.NewRun(&req)
 	if err != nil {
-		takeBack()
+		returnTerminal()
 		return r.explainNotCarried(err)
 	}
 	run.Interactive = true
 	r.session.OnReady = func(ready *wire.Ready) {
-		// Whatever a server says that it will do, what it has made decides, before the program runs in it.
+		// The isolation of the sandbox that the server has made decides, before the program runs in it.
 		if r.ready, r.refusal = ready, ready.Isolation.Check(o.policy.Require, o.policy.Strict); r.refusal != nil {
-			r.hangUp()
+			r.dropConnection()
 		}
 	}
 	show.wait.Start("preparing")
@@ -126,7 +125,7 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 	if err = r.session.StartRun(reading, run); err == nil {
 		result, err = r.followRun(reading, silenceTimeout(&req), &streams)
 	}
-	takeBack()
+	returnTerminal()
 	show.finish()
 	if err != nil {
 		return r.explainFailure(err)
@@ -134,7 +133,7 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 	return true, r.reportResult(result, show)
 }
 
-// silenceTimeout is how long a server may be silent about a run: as long as all of it may take, and what a busy machine adds.
+// silenceTimeout returns how long a server may send no event of a run: all its time limits, and extraSilence for a busy machine.
 func silenceTimeout(req *executor.Request) time.Duration {
 	wall, compile := req.Limits.Or(sandbox.DefaultLimits()), req.CompileLimits.Wall
 	if compile == 0 {
@@ -143,7 +142,7 @@ func silenceTimeout(req *executor.Request) time.Duration {
 	return wall.Wall + wall.Grace + compile + extraSilence
 }
 
-// explainNotCarried names the flag.
+// explainNotCarried names the flag that client.NewRun could not send.
 func (r *remoteRun) explainNotCarried(err error) (done bool, _ error) {
 	var not *client.UnsendableError
 	if errors.As(err, &not) {
@@ -152,8 +151,8 @@ func (r *remoteRun) explainNotCarried(err error) (done bool, _ error) {
 	return r.refuse(&sandbox.Error{Op: "read the files of the program", Kind: sandbox.ErrInvalid, Err: plainPathError(err)})
 }
 
-// followRun shows what happens, until there is a result.
-func (r *remoteRun) followRun(reading context.Context, patience time.Duration, streams *sandbox.IO) (*executor.Result, error) {
+// followRun passes on events until the result. It gives up when a cancelled run does not end in time.
+func (r *remoteRun) followRun(reading context.Context, silence time.Duration, streams *sandbox.IO) (*executor.Result, error) {
 	type end struct {
 		result *executor.Result
 		err    error
@@ -162,21 +161,21 @@ func (r *remoteRun) followRun(reading context.Context, patience time.Duration, s
 	stop := context.AfterFunc(r.ctx, func() { r.cancelRun(gaveUp) })
 	defer stop()
 	go func() {
-		result, err := r.readEvents(reading, patience, streams)
+		result, err := r.readEvents(reading, silence, streams)
 		ended <- end{result, err}
 	}()
 	select {
 	case e := <-ended:
 		return e.result, e.err
-	case <-gaveUp: // the server is stuck, or the reader of our output is
+	case <-gaveUp: // the server does not answer, or a write of the output blocks
 		return nil, context.Cause(r.ctx)
 	}
 }
 
-func (r *remoteRun) readEvents(reading context.Context, patience time.Duration, streams *sandbox.IO) (*executor.Result, error) {
-	talk := sync.OnceFunc(func() { r.sendInput(reading, streams) })
+func (r *remoteRun) readEvents(reading context.Context, silence time.Duration, streams *sandbox.IO) (*executor.Result, error) {
+	startInput := sync.OnceFunc(func() { r.sendInput(reading, streams) })
 	for {
-		ev, err := r.nextEvent(reading, patience)
+		ev, err := r.nextEvent(reading, silence)
 		if err != nil {
 			return nil, err
 		}
@@ -188,23 +187,22 @@ func (r *remoteRun) readEvents(reading context.Context, patience time.Duration, 
 			streams.OnEvent(ev.Event)
 		}
 		if ev.Phase == executor.PhaseRun {
-			talk()
+			startInput()
 		}
 	}
 }
 
-// nextEvent waits for the next event, but not for ever.
-func (r *remoteRun) nextEvent(reading context.Context, patience time.Duration) (executor.Event, error) {
-	ctx, cancel := context.WithTimeoutCause(reading, patience, client.ErrIdleTimeout)
+func (r *remoteRun) nextEvent(reading context.Context, silence time.Duration) (executor.Event, error) {
+	ctx, cancel := context.WithTimeoutCause(reading, silence, client.ErrIdleTimeout)
 	defer cancel()
 	return r.session.Next(ctx)
 }
 
-// sendInput passes on what is for the program, from the moment it runs.
+// sendInput starts to send standard input and terminal sizes to the program.
 func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
 	go func() {
 		if streams.Stdin != nil {
-			_, _ = io.Copy(r.session, streams.Stdin) // ends when the program does; that is no news
+			_, _ = io.Copy(r.session, streams.Stdin) // fails when the program ends; readEvents reports that
 		}
 		_ = r.session.CloseWrite()
 	}()
@@ -215,7 +213,7 @@ func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
 		for {
 			select {
 			case size := <-streams.Resize:
-				_ = r.session.Resize(reading, size) // its end is noticed by who reads
+				_ = r.session.Resize(reading, size) // readEvents reports a broken connection
 			case <-reading.Done():
 				return
 			}
@@ -223,13 +221,13 @@ func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
 	}()
 }
 
-// cancelRun has the server end the program, and hangs up if it does not hear of it. A result is waited for as long as the program may
-// still take.
+// cancelRun asks the server to end the program, and drops the connection if the message can not be sent. It closes gaveUp when the grace
+// period and endTimeout are over.
 func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
 	defer done()
 	if r.session.Cancel(ctx) != nil {
-		r.hangUp()
+		r.dropConnection()
 	}
 	grace := r.o.limits.Grace
 	if grace == 0 {
@@ -238,7 +236,7 @@ func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 	time.AfterFunc(grace+endTimeout, func() { close(gaveUp) })
 }
 
-// reportResult shows what became of the program, as if it had been run here.
+// reportResult prints the result as that of a run here. It refuses a result whose isolation is too weak.
 func (r *remoteRun) reportResult(result *executor.Result, show *outputPrinter) error {
 	if err := result.Isolation.Check(r.o.policy.Require, r.o.policy.Strict); err != nil {
 		return err
@@ -251,7 +249,7 @@ func (r *remoteRun) reportResult(result *executor.Result, show *outputPrinter) e
 	return r.c.presentResult(s, r.o, result, show, machine)
 }
 
-// explainFailure decides what a run that has no result means.
+// explainFailure decides about a run without a result: it takes place here, or its error is returned.
 func (r *remoteRun) explainFailure(err error) (done bool, _ error) {
 	var (
 		signal  SignalCause

@@ -23,10 +23,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Exit codes that are ours, not the program's.
+// Exit codes of sandbox-run, not of the program.
 const (
-	CodeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain does not hold
-	codeUsage       = 2   // the request itself is wrong
+	CodeUnhealthy   = 1   // doctor: the default tier is not available; audit verify: the chain is broken
+	codeUsage       = 2   // the request is invalid
 	codeOurs        = 125 // sandbox-run failed
 	codeRefused     = 126 // refused by policy; also a program that can not be executed, as in shells
 	codeNoProgram   = 127 // a program that does not exist, as in shells; also a language that is not installed
@@ -37,54 +37,55 @@ const (
 	environmentStem = "SANDBOX_RUN_"
 )
 
-// Streams are what the command talks through.
+// Streams are the standard streams of the command.
 type Streams struct{ In, Out, Err *os.File }
 
 // Invocation is one invocation of the command.
 type Invocation struct {
 	Args []string
 	Std  Streams
-	full *Full  // what this executable has beyond the thin one; nil is the thin one
-	from string // version of the executable that handed over to us
-	back string // its path, if it can do without us
-	Code int    // the exit code when nothing failed
-	JSON bool   // results and failures are JSON documents on stdout
+	Code int  // the exit code if no function returns an error
+	JSON bool // results and failures are JSON documents on standard output
 
-	format string // of what is printed: one of the forms; empty until it is known
-	colour string // when to use it; empty is auto
+	full *Full  // nil in the thin executable
+	from string // version of the executable that has handed over to this one; empty without a hand-over
+	back string // its path, if it can do the work itself
+
+	format string // value of --format; empty until it is known
+	colour string // value of --color; empty is auto
 	seq    uint64 // of the last event that was written
 
-	local *localServer // the local server; nil is none, or it was not looked for
+	local *localServer // nil if there is none, or it was not looked for
 
-	// What onSignals has made; nil before that.
+	// Set by onSignals.
 	signalled context.Context //nolint:containedctx // of the whole command
 	cancel    context.CancelCauseFunc
 	kill      atomic.Pointer[func()]
 
 	chosen *openedBackend    // a backend that was chosen before the code was read; nil is none
-	ahead  *app.EarlyBackend // where a sandbox will be needed; or nil
+	early  *app.EarlyBackend // opened while the command line is parsed; nil if no sandbox is expected
 }
 
-// Main is the whole of the thin executable: it ends the process.
-func Main() { start(nil) }
+// Main runs the thin executable. It ends the process.
+func Main() { runAndExit(nil) }
 
-// MainFull is the whole of the full one.
-func MainFull(f Full) { start(&f) }
+// MainFull runs the full executable. It ends the process.
+func MainFull(f Full) { runAndExit(&f) }
 
-func start(full *Full) {
+func runAndExit(full *Full) {
 	os.Exit(run(full, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// run is the whole command; it returns the exit code.
+// run runs the command and returns the exit code.
 func run(full *Full, args []string, std Streams) int {
 	c := &Invocation{Args: args, Std: std, full: full}
-	c.from, c.back = takeOver()
-	if err := c.sameVersion(); err != nil {
-		return c.fail(err)
+	c.from, c.back = readHandOver()
+	if err := c.checkCallerVersion(); err != nil {
+		return c.reportFailure(err)
 	}
 	a := scanArguments(args, os.Getenv)
 	if err := c.handOverScanned(a); err != nil {
-		return c.fail(err)
+		return c.reportFailure(err)
 	}
 	if a.localServer {
 		c.local = findLocalServer()
@@ -94,8 +95,8 @@ func run(full *Full, args []string, std Streams) int {
 		app.Warm()
 	}
 	if a.native && c.local == nil {
-		c.ahead = app.OpenEarly()
-		defer c.ahead.Close() // if no sandbox was needed, neither is its error
+		c.early = app.OpenEarly()
+		defer c.early.Close() // an error matters only if a sandbox was needed
 	}
 	root := c.newRoot()
 	if a.completion && c.full != nil {
@@ -104,7 +105,7 @@ func run(full *Full, args []string, std Streams) int {
 	root.SetArgs(args)
 	defer c.closeChosen()
 	if err := root.Execute(); err != nil {
-		return c.fail(err)
+		return c.reportFailure(err)
 	}
 	return c.Code
 }
@@ -129,7 +130,7 @@ func (c *Invocation) newRoot() *cobra.Command {
 			}
 			return c.runRoot(cmd, o, args)
 		},
-		// Flags left open are read from the environment before any command runs. Then it is known who has to run it.
+		// Flags that are not given are read from the environment. Then it is known which executable does the work.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := ReadEnvironment(cmd.Flags(), os.LookupEnv, HelpHint(cmd)); err != nil {
 				return err
@@ -145,38 +146,38 @@ func (c *Invocation) newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(c.flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		var err error
-		if cmd.DisableFlagParsing { // the full executable has the text
+		if cmd.DisableFlagParsing { // the full executable has the help text
 			err = cmd.RunE(cmd, nil)
 		} else {
 			err = c.writeHelp(c.Std.Out, cmd)
 		}
 		if err != nil {
-			c.Code = c.fail(err)
+			c.Code = c.reportFailure(err)
 		}
 	})
 	for i := range commands {
 		root.AddCommand(c.newCommand(&commands[i]))
 	}
-	completeTree(root)
+	addCommonSettings(root)
 	return root
 }
 
-// completeTree gives every command what all have: a help flag that is described in our words, a usage line without [flags] of cobra's,
-// and no arguments unless it says otherwise.
-func completeTree(cmd *cobra.Command) {
+// addCommonSettings sets up a command and its subcommands: a help flag, a usage line without cobra's [flags], and no arguments unless the
+// command accepts them.
+func addCommonSettings(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
-		cmd.Args = noArguments
+		cmd.Args = refuseArguments
 	}
 	if cmd.Flags().Lookup("help") == nil {
-		cmd.Flags().BoolP("help", "h", false, "show this text")
+		cmd.Flags().BoolP("help", "h", false, "show this help")
 	}
 	for _, sub := range cmd.Commands() {
-		completeTree(sub)
+		addCommonSettings(sub)
 	}
 }
 
-// NewGroup is a command that only has commands of its own. Alone it explains itself, as the root does.
+// NewGroup makes a command that has only subcommands. Without a subcommand it prints its help and exits with status 2.
 func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 	return &cobra.Command{
 		Use: name + " COMMAND", Long: long, Example: example,
@@ -185,7 +186,7 @@ func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 			if len(args) == 0 {
 				return nil
 			}
-			return unknownWord(cmd, "command", args[0])
+			return unknownWordError(cmd, "command", args[0])
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Code = codeUsage
@@ -194,8 +195,8 @@ func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 	}
 }
 
-// unknownWord is the error for a word that is none of what it should be, with what was probably meant.
-func unknownWord(cmd *cobra.Command, what, word string) error {
+// unknownWordError returns the error for an unknown word, with the most similar command as the hint.
+func unknownWordError(cmd *cobra.Command, what, word string) error {
 	hint := HelpHint(cmd)
 	if like := cmd.SuggestionsFor(word); len(like) > 0 {
 		hint = cmd.CommandPath() + " " + like[0]
@@ -206,10 +207,10 @@ func unknownWord(cmd *cobra.Command, what, word string) error {
 	}
 }
 
+// HelpHint returns the hint of errors that points to a command's help.
 func HelpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
 
-// noArguments is for commands that take none.
-func noArguments(cmd *cobra.Command, args []string) error {
+func refuseArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -219,7 +220,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	}
 }
 
-// flagError says which flag was wrong and why, and what was probably meant.
+// flagError explains an invalid flag: its name, the cause, and the most similar flag.
 func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -234,12 +235,12 @@ func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
 			e.Hint = "--" + like + ", or " + HelpHint(cmd)
 		}
-		return misplaced(cmd, e)
+		return explainUnknownFlag(cmd, e)
 	}
 	return e
 }
 
-// PlainCause strips what an error says about its place, where we say it better.
+// PlainCause returns the cause of a sandbox.Error without its operation, for callers that name the operation themselves.
 func PlainCause(err error) error {
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Err != nil {
@@ -248,9 +249,9 @@ func PlainCause(err error) error {
 	return err
 }
 
-// fail reports our own failure and returns the exit code that belongs to it.
-func (c *Invocation) fail(err error) int {
-	var done replaced
+// reportFailure prints the error, as text or as JSON, and returns its exit code.
+func (c *Invocation) reportFailure(err error) int {
+	var done replacedError
 	if errors.As(err, &done) {
 		return int(done)
 	}
@@ -259,21 +260,22 @@ func (c *Invocation) fail(err error) int {
 		c.guessFormat()
 	}
 	if c.JSON || c.format == FormatJSON || c.format == FormatNDJSON {
-		if c.writeResult(failure(err, code)) != nil {
+		if c.writeResult(newFailureDocument(err, code)) != nil {
 			return codeOurs
 		}
 		return code
 	}
-	c.Complain(err.Error())
+	c.PrintMessage(err.Error())
 	return code
 }
 
-// Complain writes a message of ours. Names that came from outside can be anything, so control characters are escaped even where standard
-// error is no terminal.
-func (c *Invocation) Complain(message string) {
-	fmt.Fprintf(c.Std.Err, "%s: %s\n", CommandName, indented(message))
+// PrintMessage prints a message of sandbox-run to standard error. It escapes control characters even if standard error is no terminal,
+// because messages contain untrusted names.
+func (c *Invocation) PrintMessage(message string) {
+	fmt.Fprintf(c.Std.Err, "%s: %s\n", CommandName, indentText(message))
 }
 
+// FailureCode returns the exit code for an error.
 func FailureCode(err error) int {
 	var signal SignalCause
 	var missing *toolchain.Missing
@@ -295,19 +297,19 @@ func FailureCode(err error) int {
 	return codeOurs
 }
 
-// failureDocument is the JSON of a run that never became one. It has the names a reader of
-// results looks at first, so that one program can read both.
+// failureDocument is the JSON document of a run that failed before there was a result. Its first fields have the names of those of a
+// result, so that one program can read both.
 type failureDocument struct {
 	Success   bool               `json:"success"`
 	Verdict   sandbox.Verdict    `json:"verdict"`
 	ExitCode  int                `json:"exit_code"`
 	Stdout    string             `json:"stdout"`
 	Stderr    string             `json:"stderr"`
-	Isolation *sandbox.Isolation `json:"isolation,omitempty"` // of a refusal: what there would have been
+	Isolation *sandbox.Isolation `json:"isolation,omitempty"` // of a refusal: the isolation that was available
 	Error     *sandbox.ErrorInfo `json:"error"`
 }
 
-func failure(err error, code int) failureDocument {
+func newFailureDocument(err error, code int) failureDocument {
 	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: DescribeError(err)}
 	var missing *toolchain.Missing
 	if errors.As(err, &missing) {
@@ -346,19 +348,18 @@ func (c *Invocation) newVersion() *cobra.Command {
 }
 
 func (c *Invocation) printVersion() error {
-	_, err := fmt.Fprintln(c.Std.Out, c.executable(), Version(debug.ReadBuildInfo()))
+	_, err := fmt.Fprintln(c.Std.Out, c.executableName(), Version(debug.ReadBuildInfo()))
 	return err
 }
 
-// executable is the name of the one that runs.
-func (c *Invocation) executable() string {
+func (c *Invocation) executableName() string {
 	if c.full != nil {
 		return fullName
 	}
 	return CommandName
 }
 
-// Version is what the build knows of itself: a release, or the commit it was made from.
+// Version formats build information: release or commit, Go version and platform. Its parameters are the results of debug.ReadBuildInfo.
 func Version(info *debug.BuildInfo, ok bool) string {
 	if !ok {
 		return "unknown"
@@ -382,22 +383,23 @@ func Version(info *debug.BuildInfo, ok bool) string {
 type SignalCause syscall.Signal
 
 func (s SignalCause) Error() string {
-	name := map[syscall.Signal]string{syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT"}[syscall.Signal(s)]
-	return "cancelled by " + name
+	names := map[syscall.Signal]string{
+		syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT",
+	}
+	return "cancelled by " + names[syscall.Signal(s)]
 }
 
-// CancelOnSignals ends a run in three steps: the first SIGINT, SIGTERM, SIGHUP or SIGQUIT cancels the context,
-// which ends the program gracefully; the second calls kill; the third ends us, and the sandbox
-// with us, in case something is stuck. The listener stays until the process ends.
+// CancelOnSignals handles SIGINT, SIGTERM, SIGHUP and SIGQUIT: the first signal cancels the context with a SignalCause, the second calls
+// kill in a goroutine, and the third ends this process, even if a call blocks. The handler stays until the process ends.
 func CancelOnSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	// With a reader of SIGPIPE, writing to a closed pipe is an error like any other; without one
-	// it would end us with the sandbox still standing. The channel needs no reader.
+	// With a handler of SIGPIPE, a write to a closed pipe returns an error. Without one, the signal ends this process before it has
+	// removed the sandbox. The channel needs no reader.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
 	signals := make(chan os.Signal, 3)
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-		if !signal.Ignored(s) { // nohup, and background jobs of scripts, ask to be left alone
+		if !signal.Ignored(s) { // as under nohup, and in background jobs of scripts
 			signal.Notify(signals, s)
 		}
 	}
@@ -421,8 +423,8 @@ func CancelOnSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	return ctx, cancel
 }
 
-// onSignals is CancelOnSignals for a run, which may begin at a server and go on here: a command has one listener, and a second call
-// replaces kill.
+// onSignals is CancelOnSignals with one handler per command: a second call replaces kill. A run that a server refuses makes that second
+// call when it takes place here.
 func (c *Invocation) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	c.kill.Store(&kill)
 	if c.signalled == nil {

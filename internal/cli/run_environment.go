@@ -13,15 +13,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// runEnvironment is where a run takes place: a backend with its manager, the log it is written to, and a context that signals cancel.
+// runEnvironment has the backend's manager, the audit log and the context of a run. Signals cancel the context.
 type runEnvironment struct {
-	log      *audit.Log // nil where nothing is to be written
-	unlogged error      // why nothing can be, though it was to be
+	log      *audit.Log // nil without an audit log
+	unlogged error      // why the default audit log can not be used
 
 	manager *sandbox.Manager
 	ctx     context.Context
 	stop    context.CancelCauseFunc
-	// release removes the sandbox and closes the backend. A result is shown only after that. It may be called twice.
+	// release removes the sandbox and closes the backend. The result is printed after that. It may be called twice.
 	release func() error
 }
 
@@ -38,41 +38,41 @@ func (c *Invocation) openRunEnvironment(o *boxOptions) (*runEnvironment, error) 
 	s.release = sync.OnceValue(func() error { return errors.Join(s.manager.Close(), b.Close()) })
 	s.ctx, s.stop = c.onSignals(func() {
 		for _, box := range s.manager.List() {
-			_ = s.manager.Kill(box.ID) // it is gone already, or Run reports what went wrong
+			_ = s.manager.Kill(box.ID) // the sandbox has ended already, or Run reports the error
 		}
 	})
 	return s, nil
 }
 
-// close is for the ways out that have worse to report than what can not be removed.
+// close releases everything. It ignores errors: callers that return early report another error.
 func (s *runEnvironment) close() {
 	_ = s.release()
 	s.stop(nil)
 }
 
-// connectOutput decides where the program's output goes.
+// connectOutput makes the printer and the streams for the program's output.
 func (c *Invocation) connectOutput(o *boxOptions, stop context.CancelCauseFunc) (*outputPrinter, sandbox.IO) {
-	streams := sandbox.IO{OutputSpace: new(sandbox.OutputStore).For("")} // which ends with the process
+	streams := sandbox.IO{OutputSpace: new(sandbox.OutputStore).For("")} // freed with the process
 	if o.spill != "" {
 		streams.Spill = &sandbox.Spill{Dir: o.spill}
 	}
-	show := &outputPrinter{c: c, lost: stop}
+	show := &outputPrinter{c: c, cancelRun: stop}
 	if c.format == FormatJSON {
 		return show, streams
 	}
-	if c.format == FormatText && DrawsOn(c.Std.Err) && !o.quiet {
+	if c.format == FormatText && CanRedraw(c.Std.Err) && !o.quiet {
 		show.wait = &Progress{To: c.Std.Err}
 	}
 	if c.format == FormatText && !o.noStream {
-		show.out, show.err = c.sinks(o)
+		show.out, show.err = c.newSinks(o)
 	}
-	streams.OnEvent = show.event
+	streams.OnEvent = show.printEvent
 	return show, streams
 }
 
-// sinks are our two streams, for what the program prints.
-func (c *Invocation) sinks(o *boxOptions) (out, err *sink) {
-	plain := o.raw || o.tty // a terminal's whole point is what would be escaped
+// newSinks makes the sinks for the program's standard output and standard error.
+func (c *Invocation) newSinks(o *boxOptions) (out, err *sink) {
+	plain := o.raw || o.tty // a program on a terminal needs its control characters
 	tint := ""
 	if c.Palette(c.Std.Err) {
 		tint = colourRed
@@ -80,9 +80,9 @@ func (c *Invocation) sinks(o *boxOptions) (out, err *sink) {
 	return newSink(c.Std.Out, plain, ""), newSink(c.Std.Err, plain, tint)
 }
 
-// lendTerminal hands our terminal over to the program from the moment it starts, if it is to have one, and takes it back whatever
-// happens. It returns the terminal's size for the program.
-func (c *Invocation) lendTerminal(o *boxOptions, streams *sandbox.IO) (size *sandbox.TTY, takeBack func()) {
+// attachTerminal connects the terminal to the program if --tty is given. The terminal becomes raw when the program starts. The caller
+// calls returnTerminal, which restores it and may be called twice. size is that of the program's terminal.
+func (c *Invocation) attachTerminal(o *boxOptions, streams *sandbox.IO) (size *sandbox.TTY, returnTerminal func()) {
 	if !o.tty {
 		return nil, func() {}
 	}
@@ -92,10 +92,10 @@ func (c *Invocation) lendTerminal(o *boxOptions, streams *sandbox.IO) (size *san
 	streams.Stdin = sandbox.TypedInput(c.Std.In, IsTerminal(c.Std.In), ended)
 	show := streams.OnEvent
 	streams.OnEvent = func(e sandbox.Event) {
-		// A panic here would end the process from another goroutine, past our defers.
+		// This runs in another goroutine: a panic would end the process without the deferred functions of the caller.
 		defer t.restoreOnPanic()
 		if e.Kind == sandbox.EventPhase && e.Phase == sandbox.DefaultPhase {
-			t.raw() // until then, while something is compiled, keys are ours
+			t.makeRaw() // during compilation, Ctrl-C still reaches sandbox-run
 		}
 		show(e)
 	}
@@ -105,32 +105,32 @@ func (c *Invocation) lendTerminal(o *boxOptions, streams *sandbox.IO) (size *san
 	})
 }
 
-// concludeRun reports the result and picks the exit code. doc is the result as JSON.
-func (c *Invocation) concludeRun(s *runEnvironment, o *boxOptions, r *sandbox.Result, doc any, show *outputPrinter, story *outcome) error {
+// concludeRun prints the result and sets c.Code. doc is the result as JSON.
+func (c *Invocation) concludeRun(s *runEnvironment, o *boxOptions, r *sandbox.Result, doc any, show *outputPrinter, end *outcome) error {
 	c.Code = sandbox.CLICode(r.Verdict, r.Exit)
-	story.cause = context.Cause(s.ctx)
+	end.cause = context.Cause(s.ctx)
 	var signal SignalCause
-	if r.Verdict == sandbox.VerdictCancelled && errors.As(story.cause, &signal) {
+	if r.Verdict == sandbox.VerdictCancelled && errors.As(end.cause, &signal) {
 		c.Code = codeSignalBase + int(signal)
 	}
-	err := show.failure()
+	err := show.writeError()
 	if err == nil && c.format != FormatText {
 		err = c.writeResult(doc)
 	}
 	switch {
 	case errors.Is(err, syscall.EPIPE):
-		// The reader of our output is gone: end as the program would have without us in between, and quietly.
+		// The reader of the output is gone: exit silently with the code of a program that SIGPIPE ends.
 		c.Code = CodeBrokenPipe
 		return nil
 	case err != nil:
 		return &sandbox.Error{Op: "pass on output", Err: err}
 	case c.format == FormatText && !o.quiet:
-		c.summarise(r, story, show.midLine)
+		c.printSummary(r, end, show.midLine)
 	}
 	return nil
 }
 
-// nameSignal says that it was a signal that made us give up, where it was.
+// nameSignal replaces context.Canceled by the signal that cancelled the context.
 func nameSignal(ctx context.Context, err error) error {
 	var signal SignalCause
 	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &signal) {
@@ -139,15 +139,15 @@ func nameSignal(ctx context.Context, err error) error {
 	return err
 }
 
-// openedBackend is a backend that auto has come to.
+// openedBackend is a backend that auto has chosen.
 type openedBackend struct {
 	backend sandbox.Backend
 	choice  app.Choice
 }
 
-// chooseEarly has auto choose before anything else is read, where that may come to a backend which only the full executable has: what
-// was read of standard input can not be handed over. An ordinary run is not among these, and pays nothing. It reports which
-// backend that is; one of ours is kept for the run.
+// chooseEarly has auto choose a backend before standard input is read, if the choice may be a backend of the full executable: input that
+// was read can not be handed over. It returns the name of such a backend; a backend of this executable is kept in c.chosen. If the native
+// backend suffices, it does nothing.
 func (c *Invocation) chooseEarly(cmd *cobra.Command) (elsewhere string) {
 	backend, require := cmd.Flags().Lookup("backend"), cmd.Flags().Lookup("require")
 	if backend == nil || require == nil || backend.Value.String() != app.Auto {
@@ -163,7 +163,7 @@ func (c *Invocation) chooseEarly(cmd *cobra.Command) (elsewhere string) {
 	if app.NativeSuffices(w) {
 		return ""
 	}
-	with := app.Options{Eager: true, Early: c.ahead}
+	with := app.Options{Eager: true, Early: c.early}
 	if f := cmd.Flags().Lookup("docker-host"); f != nil {
 		with.DockerHost = f.Value.String()
 	}
@@ -171,16 +171,16 @@ func (c *Invocation) chooseEarly(cmd *cobra.Command) (elsewhere string) {
 	if away := new(app.OtherExecutableError); errors.As(err, &away) {
 		return away.Backend
 	}
-	if err == nil { // an error is reported by Open, after the command line was checked
+	if err == nil { // openBackend reports an error, after the command line was checked
 		c.chosen = &openedBackend{b, choice}
 	}
 	return ""
 }
 
-// openBackend opens the backend that was asked for, or the one that auto comes to; then it also says why.
+// openBackend opens the backend of --backend. For auto, chosen is the reason of the choice.
 func (c *Invocation) openBackend(o *boxOptions) (b sandbox.Backend, chosen string, err error) {
 	if o.backend != app.Auto {
-		b, err = app.Open(o.backend, app.Options{Eager: true, Early: c.ahead, Runtime: o.runtime, DockerHost: o.dockerHost})
+		b, err = app.Open(o.backend, app.Options{Eager: true, Early: c.early, Runtime: o.runtime, DockerHost: o.dockerHost})
 		return b, "", err
 	}
 	if s := c.chosen; s != nil {
@@ -189,7 +189,7 @@ func (c *Invocation) openBackend(o *boxOptions) (b sandbox.Backend, chosen strin
 		return s.backend, s.choice.Why, nil
 	}
 	w := app.Want{Require: o.policy.Require, Strict: o.policy.Strict, Runtime: o.runtime}
-	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Early: c.ahead, DockerHost: o.dockerHost})
+	b, choice, err := app.OpenAuto(context.Background(), w, app.Options{Eager: true, Early: c.early, DockerHost: o.dockerHost})
 	if away := new(app.OtherExecutableError); errors.As(err, &away) {
 		_, missing := findFull()
 		if missing == nil {
@@ -204,10 +204,10 @@ func (c *Invocation) openBackend(o *boxOptions) (b sandbox.Backend, chosen strin
 	return b, choice.Why, nil
 }
 
-// closeChosen closes a backend that was opened for a command which came to nothing.
+// closeChosen closes a backend that chooseEarly has opened and no run has used.
 func (c *Invocation) closeChosen() {
 	if c.chosen != nil {
-		_ = c.chosen.backend.Close() // nothing was made in it
+		_ = c.chosen.backend.Close() // it has no sandboxes
 		c.chosen = nil
 	}
 }

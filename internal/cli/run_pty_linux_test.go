@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// colours is a screen whose programs may use colour.
+// colours lets the commands of the screen use colour.
 func (s *screen) colours() *screen {
 	s.env = []string{"TERM=xterm"}
 	return s
 }
 
-// What a person sees: a header, the two streams told apart, one summary.
-func TestRunShown(t *testing.T) {
+// On a terminal a run prints a header, both streams in different colours, and a summary.
+func TestRunOnTerminal(t *testing.T) {
 	needRoot(t)
-	// In between there is time for the first to be shown: they are two streams.
+	// The delay keeps the order of the two streams.
 	const both = `import sys, time; print("out", flush=True); time.sleep(1); print("err", file=sys.stderr)`
 	for name, test := range map[string]struct {
 		args []string
@@ -26,23 +26,28 @@ func TestRunShown(t *testing.T) {
 		not  []string
 	}{
 		"ok": {[]string{"-l", "python", "-c", both}, 0,
-			[]string{"\x1b[2mpython 3.", " · tier container (native)\x1b[0m\r\n", "out\r\n\x1b[31merr", "sandbox-run: \x1b[32mok\x1b[0m  ", "exit 0", "wall ", "cpu ", "memory "},
+			[]string{"\x1b[2mpython 3.", " · tier container (native)\x1b[0m\r\n", "out\r\n\x1b[31merr", "sandbox-run: \x1b[32mok\x1b[0m  ",
+				"exit 0", "wall ", "cpu ", "memory "},
 			[]string{"why:", "tier container (native)  "}},
-		"no colour": {[]string{"--color", "never", "-l", "python", "-c", both}, 0, []string{"python 3.", "out\r\nerr\r\nsandbox-run: ok "}, []string{"\x1b[0", "\x1b[1", "\x1b[2", "\x1b[3"}}, // a line of progress is erased by \x1b[K
-		"always":    {[]string{"--color", "always", "-l", "python", "-c", both}, 0, []string{"\x1b[31merr"}, nil},
-		"raw":       {[]string{"--raw", "-l", "python", "-c", `print("\x1b[1mbold")`}, 0, []string{"\x1b[1mbold"}, nil},
-		"escaped":   {[]string{"-l", "python", "-c", `import sys; print("\x1b[2J"); print("\x1b]0;t\a", file=sys.stderr)`}, 0, []string{`\x1b[2J`, `\x1b]0;t\x07`}, []string{"\x1b[2J", "\x1b]0"}},
-		"quiet":     {[]string{"-q", "-l", "python", "-c", both}, 0, []string{"out\r\n"}, []string{"python 3", "sandbox-run:"}},
+		"no colour": {[]string{"--color", "never", "-l", "python", "-c", both}, 0, []string{"python 3.", "out\r\nerr\r\nsandbox-run: ok "},
+			[]string{"\x1b[0", "\x1b[1", "\x1b[2", "\x1b[3"}}, // not \x1b[K, which erases a line of progress
+		"always": {[]string{"--color", "always", "-l", "python", "-c", both}, 0, []string{"\x1b[31merr"}, nil},
+		"raw":    {[]string{"--raw", "-l", "python", "-c", `print("\x1b[1mbold")`}, 0, []string{"\x1b[1mbold"}, nil},
+		"escaped": {[]string{"-l", "python", "-c", `import sys; print("\x1b[2J"); print("\x1b]0;t\a", file=sys.stderr)`}, 0,
+			[]string{`\x1b[2J`, `\x1b]0;t\x07`}, []string{"\x1b[2J", "\x1b]0"}},
+		"quiet": {[]string{"-q", "-l", "python", "-c", both}, 0, []string{"out\r\n"}, []string{"python 3", "sandbox-run:"}},
 		"memory": {[]string{"--memory", "64m", "-l", "python", "-c", "x = bytearray(300 << 20)"}, 137,
 			[]string{"memory_limit", "why:", "64 MiB of memory (peak ", "--memory 128m"}, nil},
-		"syntax":     {[]string{"-l", "python", "-c", "print("}, 1, []string{"SyntaxError", "compile_error", "the program does not compile"}, nil},
+		"syntax": {[]string{"-l", "python", "-c", "print("}, 1,
+			[]string{"SyntaxError", "compile_error", "the program does not compile"}, nil},
 		"no newline": {[]string{"-l", "python", "-c", `print("abc", end="")`}, 0, []string{"abc\r\nsandbox-run: "}, nil},
 		"whole": {[]string{"--no-stream", "-l", "python", "-c", `import sys; print("err", file=sys.stderr); print("out")`}, 0,
 			[]string{"(native)\x1b[0m\r\nout\r\n\x1b[31merr"}, nil},
 		"cut": {[]string{"--no-stream", "--output-limit", "10", "-l", "python", "-c", `print("a" * 5 + "b" * 20 + "c" * 4)`}, 0,
 			[]string{"aaaaa\r\n… 20 bytes are left out here …\r\ncccc\r\n", "to see the rest: --output-limit, --spill"}, nil},
 		"refused": {[]string{"-l", "python", "-c", `import os; os.system("chroot /usr true")`}, 0, []string{"refused:", "chroot ×1"}, nil},
-		"json":    {[]string{"--json", "-l", "python", "-c", both}, 0, []string{"{\r\n  \"success\": true,"}, []string{"tier container (", "sandbox-run:"}},
+		"json": {[]string{"--json", "-l", "python", "-c", both}, 0,
+			[]string{"{\r\n  \"success\": true,"}, []string{"tier container (", "sandbox-run:"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, shown := newScreen(t).colours().run(test.args...)
@@ -63,7 +68,7 @@ func TestRunShown(t *testing.T) {
 	}
 }
 
-// Files that come back are named, as are those that do not.
+// The summary names the files that were copied out, and those that were not.
 func TestRunShowsFiles(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -77,7 +82,7 @@ func TestRunShowsFiles(t *testing.T) {
 	}
 }
 
-// No name of a file is taken for a line of ours.
+// The name of a file can not forge a line of sandbox-run.
 func TestRunShowsOneLinePerFile(t *testing.T) {
 	needRoot(t)
 	_, shown := newScreen(t).run("--out", "*:"+t.TempDir(), "-l", "python", "-c",
@@ -87,8 +92,8 @@ func TestRunShowsOneLinePerFile(t *testing.T) {
 	}
 }
 
-// What a person types goes to the program, and Ctrl-C to us.
-func TestRunAsks(t *testing.T) {
+// Typed input reaches the program, and Ctrl-C sandbox-run.
+func TestRunInput(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
 	cmd := s.start("-l", "python", "-c", `print("hello", input("name? ")); print("ready", flush=True); import time; time.sleep(60)`)
@@ -104,11 +109,12 @@ func TestRunAsks(t *testing.T) {
 	s.waitFor("cancelled by Ctrl-C")
 }
 
-// A terminal of its own.
+// With --tty the program has a terminal.
 func TestRunTTY(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
-	cmd := s.start("-t", "-l", "python", "-c", `import os, sys; print(sys.stdin.isatty(), sys.stdout.isatty(), os.get_terminal_size()); print("got", input())`)
+	cmd := s.start("-t", "-l", "python", "-c",
+		`import os, sys; print(sys.stdin.isatty(), sys.stdout.isatty(), os.get_terminal_size()); print("got", input())`)
 	s.waitFor("True True os.terminal_size(columns=100, lines=30)")
 	s.typeIn("hello\r")
 	s.waitFor("got hello")
@@ -117,7 +123,7 @@ func TestRunTTY(t *testing.T) {
 	}
 }
 
-// Nobody waits for more than a second without a word, and the word is gone before anything else is shown.
+// The line of progress appears after a second, and is removed before other output.
 func TestProgress(t *testing.T) {
 	s := newScreen(t)
 	p := &Progress{To: s.slave}

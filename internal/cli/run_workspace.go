@@ -11,20 +11,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// workspaceOptions is a directory that survives the run.
+// workspaceOptions are the flags of the workspace.
 type workspaceOptions struct {
 	name   string
 	cap    sandbox.Size
 	inodes int
 }
 
-func (o *workspaceOptions) workspaceFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.name, "workspace", "", "show the workspace of this `name` as /workspace: it survives the run")
-	AddParsed(fs, &o.cap, "workspace-cap", "", "most that it may hold, as a `size` (default what it had, or 1g)", ReadSize)
-	AddParsed(fs, &o.inodes, "workspace-inodes", "", "`number` of files it may hold (default what it had, or 65536)", ReadCount)
+func (o *workspaceOptions) addWorkspaceFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.name, "workspace", "", "use the workspace of this `name` as /workspace: its files survive the run")
+	AddParsed(fs, &o.cap, "workspace-cap", "", "maximum `size` of the workspace (default unchanged, or 1g for a new one)", ReadSize)
+	AddParsed(fs, &o.inodes, "workspace-inodes", "", "maximum `number` of its files (default unchanged, or 65536 for a new one)", ReadCount)
 }
 
-// checkWorkspace refuses what could not be kept: a volume in the place of /workspace hides what is copied there.
+// checkWorkspace refuses flags that contradict a workspace, and files to copy into or out of /workspace if a volume is mounted there.
 func (o *runOptions) checkWorkspace(flags *pflag.FlagSet) error {
 	if err := CheckNotEmpty(flags, "workspace"); err != nil {
 		return err
@@ -53,7 +53,8 @@ func (o *runOptions) checkWorkspace(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// enterWorkspace opens the workspace for the run, puts the inputs into it, and watches its cap. leave may be called twice.
+// enterWorkspace opens the workspace for the run, copies the inputs into it, and watches its cap. The caller calls leave, which may be
+// called twice.
 func (o *runOptions) enterWorkspace(s *runEnvironment, req *executor.Request) (leave func() error, err error) {
 	if o.workspace.name == "" {
 		return func() error { return nil }, nil

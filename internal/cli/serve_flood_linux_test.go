@@ -33,8 +33,8 @@ const (
 	floodKeep  = 64 << 20 // output_limit
 )
 
-// TestServeFlood: programs that print gigabytes that are not UTF-8 do not kill a server that is alone in a cgroup of 1 GiB, whichever way
-// their output is asked for (R7, A5). Every answer is right, or a refusal that says when to try again.
+// TestServeFlood: programs that print gigabytes of invalid UTF-8 do not kill a server in a cgroup of 1 GiB, in any way of requesting their
+// output (R7, A5). Every response is correct, or a refusal with Retry-After.
 func TestServeFlood(t *testing.T) {
 	t.Run("seconds", func(t *testing.T) { flood(t, 3*time.Second, 3_000_000, 70_000_000) })
 	t.Run("a minute", func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestServeFlood(t *testing.T) {
 func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 	testenv.NeedRoot(t)
 	group := memoryGroup(t, floodGroup)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	args = append(args, "--listen", "unix://"+dir+"/s", "--no-warm", "--spill-size", strconv.Itoa(floodSpill))
 	s := startCommand(t, exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(group, "cgroup.procs"),
 		"/usr/bin/env", "--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)...))
@@ -77,23 +77,25 @@ func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 			<-over
 			done = true
 		case <-time.After(50 * time.Millisecond): // the sampling interval
-			most = max(most, c.spilled())
+			most = max(most, c.spilledBytes())
 		}
 	}
 	if t.Failed() {
-		t.Fatalf("%s", s.said())
+		t.Fatalf("%s", s.log())
 	}
-	peak := c.peak()
-	t.Logf("%d answers, %d refused, %d with less output; memory peak %d MiB, spilled %d MiB", c.answers.Load(), c.refused.Load(), c.short.Load(), peak>>20, most>>20)
+	peak := c.peakMemory()
+	t.Logf("%d answers, %d refused, %d with less output; memory peak %d MiB, spilled %d MiB",
+		c.answers.Load(), c.refused.Load(), c.short.Load(), peak>>20, most>>20)
 	if peak > floodMost {
 		t.Errorf("the server took %d MiB of memory", peak>>20)
 	}
 	if most > floodSpill || most == 0 {
 		t.Errorf("%d MiB were spilled", most>>20)
 	}
-	for end := time.Now().Add(10 * time.Second); c.spilled() != 0; time.Sleep(10 * time.Millisecond) { // an answer ends before its handler
+	// A response ends before its handler has returned the spill space.
+	for end := time.Now().Add(10 * time.Second); c.spilledBytes() != 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Errorf("%d bytes of spill space were not returned", c.spilled())
+			t.Errorf("%d bytes of spill space were not returned", c.spilledBytes())
 			break
 		}
 	}
@@ -101,7 +103,7 @@ func flood(t *testing.T, lasts time.Duration, sizes ...int64) {
 		t.Error("no answer at all")
 	}
 	s.signal(os.Interrupt)
-	if code := s.end(); code != 0 {
+	if code := s.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -112,7 +114,7 @@ func memoryGroup(t *testing.T, limit int) string {
 	dir, file := filepath.Join("/sys/fs/cgroup/memory", fmt.Sprint("sandbox-run-flood-", os.Getpid())), "memory.limit_in_bytes"
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
 		dir, file = filepath.Join("/sys/fs/cgroup", filepath.Base(dir)), "memory.max"
-		_ = os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0) // if not, there is no limit to set
+		_ = os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0) // on failure, the write of memory.max fails
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skip("no cgroup can be made here: ", err)
@@ -133,24 +135,24 @@ func memoryGroup(t *testing.T, limit int) string {
 
 type floodClient struct {
 	t    *testing.T
-	s    *served
-	dir  string // of the server
+	s    *serverProcess
+	dir  string // the server's state directory
 	http *http.Client
 
 	answers, refused, short atomic.Int64
 }
 
-// ways are sync, streamed, async and fetched, and batch.
+// ways returns the ways to request a run: synchronous, streamed, asynchronous, batch.
 func (c *floodClient) ways() [4]func(size int64) {
 	return [4]func(int64){
 		func(n int64) {
-			if a := c.ask("POST", "/v1/run", floodProgram(n)); a != nil {
-				c.result(a, a.text, n)
+			if a := c.request("POST", "/v1/run", floodProgram(n)); a != nil {
+				c.checkResult(a, a.text, n)
 			}
 		},
 		func(n int64) {
-			if a := c.ask("POST", "/v1/run", floodProgram(n), "Accept", "application/x-ndjson"); a != nil {
-				c.stream(a, n)
+			if a := c.request("POST", "/v1/run", floodProgram(n), "Accept", "application/x-ndjson"); a != nil {
+				c.checkStream(a, n)
 			}
 		},
 		func(n int64) {
@@ -159,16 +161,16 @@ func (c *floodClient) ways() [4]func(size int64) {
 				State  string          `json:"state"`
 				Result json.RawMessage `json:"result"`
 			}
-			a := c.ask("POST", "/v1/runs", floodProgram(n))
+			a := c.request("POST", "/v1/runs", floodProgram(n))
 			for a != nil && c.decode(a.text, &run) && run.State != "done" {
 				time.Sleep(100 * time.Millisecond) // the client's polling interval
 				for a = nil; a == nil && !c.t.Failed(); {
-					a = c.ask("GET", "/v1/runs/"+run.ID, "")
+					a = c.request("GET", "/v1/runs/"+run.ID, "")
 				}
 			}
 			if a != nil && !c.t.Failed() {
-				c.result(a, run.Result, n)
-				c.ask("DELETE", "/v1/runs/"+run.ID, "")
+				c.checkResult(a, run.Result, n)
+				c.request("DELETE", "/v1/runs/"+run.ID, "")
 			}
 		},
 		func(n int64) {
@@ -178,7 +180,7 @@ func (c *floodClient) ways() [4]func(size int64) {
 					Error  *struct{ Status int }
 				} `json:"items"`
 			}
-			a := c.ask("POST", "/v1/batch", `{"runs":[`+floodProgram(n)+`,`+floodProgram(n)+`]}`)
+			a := c.request("POST", "/v1/batch", `{"runs":[`+floodProgram(n)+`,`+floodProgram(n)+`]}`)
 			if a == nil || !c.decode(a.text, &batch) {
 				return
 			}
@@ -187,13 +189,13 @@ func (c *floodClient) ways() [4]func(size int64) {
 					c.refused.Add(1)
 					continue
 				}
-				c.result(a, item.Result, n)
+				c.checkResult(a, item.Result, n)
 			}
 		},
 	}
 }
 
-// period is what programs print again and again. No part of it is UTF-8.
+// period is what programs print repeatedly. No part of it is UTF-8.
 const period = "\200\201\202\203\204\205\206"
 
 func floodProgram(n int64) string {
@@ -202,14 +204,14 @@ f >&2 & f; wait`, n))
 	return fmt.Sprintf(`{"language":"shell","code":%s,"output_limit":"%d","memory":"64MiB","timeout":"5m"}`, code, floodKeep)
 }
 
-// floodAnswer is an answer, with the place of each output in outputs instead of its text.
+// floodAnswer is a response whose outputs are replaced by their index in outputs.
 type floodAnswer struct {
 	text    []byte
 	outputs []floodOutput
 }
 
-// ask makes a request and reads what comes back. It returns nil for a refusal that says when to try again.
-func (c *floodClient) ask(method, path, body string, headers ...string) *floodAnswer {
+// request makes a request and reads the response. It returns nil for a refusal with Retry-After.
+func (c *floodClient) request(method, path, body string, headers ...string) *floodAnswer {
 	req, err := http.NewRequest(method, "http://server"+path, strings.NewReader(body))
 	if err != nil {
 		c.t.Error(err)
@@ -227,7 +229,7 @@ func (c *floodClient) ask(method, path, body string, headers ...string) *floodAn
 		return nil
 	}
 	defer res.Body.Close()
-	a, err := elide(res.Body)
+	a, err := readAnswer(res.Body)
 	switch {
 	case err != nil:
 		c.t.Errorf("%s %s: %d, %v", method, path, res.StatusCode, err)
@@ -238,7 +240,7 @@ func (c *floodClient) ask(method, path, body string, headers ...string) *floodAn
 			c.t.Errorf("%d without Retry-After: %s", res.StatusCode, a.text)
 		}
 		c.refused.Add(1)
-		time.Sleep(time.Second) // as a client does that was refused
+		time.Sleep(time.Second) // as a refused client does
 		return nil
 	case res.StatusCode/100 != 2:
 		c.t.Errorf("%s %s: %d %s", method, path, res.StatusCode, a.text)
@@ -256,8 +258,8 @@ func (c *floodClient) decode(text []byte, doc any) bool {
 	return err == nil
 }
 
-// result checks that a result has the head and the tail of what the program printed.
-func (c *floodClient) result(a *floodAnswer, text []byte, n int64) {
+// checkResult checks that a result has the head and the tail of the printed output.
+func (c *floodClient) checkResult(a *floodAnswer, text []byte, n int64) {
 	var doc struct {
 		sandbox.Document
 	}
@@ -301,8 +303,8 @@ func (c *floodClient) result(a *floodAnswer, text []byte, n int64) {
 	}
 }
 
-// stream checks the events of a run, and its result.
-func (c *floodClient) stream(a *floodAnswer, n int64) {
+// checkStream checks the events of a run and its result.
+func (c *floodClient) checkStream(a *floodAnswer, n int64) {
 	heard := map[string]int64{}
 	seq := uint64(0)
 	for line := range bytes.Lines(a.text) {
@@ -329,7 +331,7 @@ func (c *floodClient) stream(a *floodAnswer, n int64) {
 			}
 			heard[ev.Kind] += a.outputs[i].size
 		case "result":
-			c.result(a, ev.Result, n)
+			c.checkResult(a, ev.Result, n)
 			if heard["stdout"] != n || heard["stderr"] != n {
 				c.t.Errorf("%v bytes were live, of %d", heard, n)
 			}
@@ -339,8 +341,8 @@ func (c *floodClient) stream(a *floodAnswer, n int64) {
 	c.t.Error("the stream has no result")
 }
 
-// elide reads a document or lines, and puts numbers in place of outputs, which may be large.
-func elide(from io.Reader) (*floodAnswer, error) {
+// readAnswer reads a document or lines and replaces outputs, which may be large, by their index.
+func readAnswer(from io.Reader) (*floodAnswer, error) {
 	in := bufio.NewReaderSize(from, 64<<10)
 	a := &floodAnswer{}
 	for {
@@ -360,7 +362,7 @@ func elide(from io.Reader) (*floodAnswer, error) {
 					if more = errors.Is(err, bufio.ErrBufferFull); err != nil && !more {
 						return a, err
 					}
-					o.take(bytes.TrimSuffix(part, []byte(`"`)))
+					o.addPart(bytes.TrimSuffix(part, []byte(`"`)))
 				}
 				a.text = append(strconv.AppendInt(a.text, int64(len(a.outputs)), 10), '"')
 				a.outputs = append(a.outputs, o)
@@ -370,18 +372,18 @@ func elide(from io.Reader) (*floodAnswer, error) {
 	}
 }
 
-// floodOutput is what an output was found to be: periods, which may be shifted once.
+// floodOutput describes an output: repeated periods, with at most one shift where bytes were dropped.
 type floodOutput struct {
 	size  int64
-	first int64 // place of the first byte in a period
-	shift int64 // of the rest against the beginning
-	cut   int64 // where; -1: nowhere
+	first int64 // position of the first byte in a period
+	shift int64 // of the period after the cut
+	cut   int64 // position of the shift; -1 without one
 	rest  []byte
 	err   error
 }
 
-// take adds a part of its base64.
-func (o *floodOutput) take(part []byte) {
+// addPart decodes and checks a part of the base64 text.
+func (o *floodOutput) addPart(part []byte) {
 	text := append(o.rest, part...)
 	whole := len(text) / 4 * 4
 	data, err := base64.StdEncoding.AppendDecode(nil, text[:whole])
@@ -405,8 +407,8 @@ func (o *floodOutput) take(part []byte) {
 	o.size += int64(len(data))
 }
 
-// spilled is how much disk space the server's unnamed files take.
-func (c *floodClient) spilled() (n int64) {
+// spilledBytes returns the size of the server's unnamed files.
+func (c *floodClient) spilledBytes() (n int64) {
 	fds := fmt.Sprintf("/proc/%d/fd", c.s.cmd.Process.Pid)
 	names, _ := os.ReadDir(fds)
 	for _, name := range names {
@@ -420,8 +422,8 @@ func (c *floodClient) spilled() (n int64) {
 	return n
 }
 
-// peak is the most memory that the server ever had.
-func (c *floodClient) peak() (n int64) {
+// peakMemory returns the server's peak resident memory.
+func (c *floodClient) peakMemory() (n int64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.s.cmd.Process.Pid))
 	if err != nil {
 		c.t.Error(err)

@@ -18,15 +18,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/userdir"
 )
 
-// followed is what a key has open at a server.
-type followed struct {
+// followedRun is a run that a client follows over a stream and over a WebSocket.
+type followedRun struct {
 	stream *http.Response
 	lines  *bufio.Scanner
 	socket *websocket.Conn
 }
 
-// openAt follows a run in both ways, and has seen its first event in each.
-func openAt(t *testing.T, s *served, id, token string) *followed {
+// followRun follows a run in both ways, and has read its first event in each.
+func followRun(t *testing.T, s *serverProcess, id, token string) *followedRun {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), serveTime)
 	t.Cleanup(cancel)
@@ -36,7 +36,7 @@ func openAt(t *testing.T, s *served, id, token string) *followed {
 		t.Fatal(err)
 	}
 	req.Header = header
-	o := &followed{}
+	o := &followedRun{}
 	if o.stream, err = http.DefaultClient.Do(req); err != nil || o.stream.StatusCode != 200 {
 		t.Fatalf("%v, %v", o.stream, err)
 	}
@@ -44,7 +44,8 @@ func openAt(t *testing.T, s *served, id, token string) *followed {
 	if o.lines = bufio.NewScanner(o.stream.Body); !o.lines.Scan() {
 		t.Fatal(o.lines.Err())
 	}
-	if o.socket, _, err = websocket.Dial(ctx, base+"/ws", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"sandbox-run.v1"}}); err != nil {
+	options := &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"sandbox-run.v1"}}
+	if o.socket, _, err = websocket.Dial(ctx, base+"/ws", options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = o.socket.CloseNow() })
@@ -54,8 +55,8 @@ func openAt(t *testing.T, s *served, id, token string) *followed {
 	return o
 }
 
-// end reads both to their ends: the last line of the one, and how the other was closed.
-func (o *followed) end(t *testing.T) (last string, closed websocket.CloseError) {
+// end reads both to their ends. It returns the last line of the stream and the close error of the WebSocket.
+func (o *followedRun) end(t *testing.T) (last string, closed websocket.CloseError) {
 	t.Helper()
 	for o.lines.Scan() {
 		last = o.lines.Text()
@@ -75,14 +76,14 @@ func (o *followed) end(t *testing.T) (last string, closed websocket.CloseError) 
 	}
 }
 
-// expireNow has the time be over of the keys that have one, rather than wait for it.
-func expireNow(t *testing.T, keys string) {
+// expireKeys sets the expiry of all keys that have one to the past.
+func expireKeys(t *testing.T, keys string) {
 	t.Helper()
 	lock, err := os.OpenFile(keys+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close() // and with it, it is unlocked
+	defer lock.Close() // unlocks it
 	if err := userdir.Lock(lock, false, serveTime); err != nil {
 		t.Fatal(err)
 	}
@@ -102,27 +103,28 @@ func expireNow(t *testing.T, keys string) {
 	}
 }
 
-// A2: what was followed with a key that is rotated, removed or expired by now ends, and says why; what the key had accepted goes on, and is the key's. With an
-// overlap nothing ends before that is over, and nothing of others ends at all.
-func TestServeKeysTakenAway(t *testing.T) {
+// A2: streams and WebSockets of a key that is rotated, removed or expired are closed with the reason. The key's runs go on and stay the
+// key's. During an overlap nothing is closed, and other keys are not affected.
+func TestServeRevokedKeys(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	keys := filepath.Join(dir, "keys", "keys.json")
-	rotated, removed, overlaps, other := newKey(t, dir, "--name", "rotated"), newKey(t, dir, "--name", "removed"), newKey(t, dir, "--name", "overlaps"), newKey(t, dir, "--name", "other")
+	rotated, removed := newKey(t, dir, "--name", "rotated"), newKey(t, dir, "--name", "removed")
+	overlaps, other := newKey(t, dir, "--name", "overlaps"), newKey(t, dir, "--name", "other")
 	expired := newKey(t, dir, "--name", "expired", "--expires", "1h")
 	s := startServer(t, append(args, "--listen", "127.0.0.1:0")...)
 	start := func(token string) (id string) {
 		t.Helper()
-		r := s.ask(0, "POST", "/v1/runs", `{"language":"shell","code":"echo begun; read go; echo $go","interactive":true}`, bearer(token)...)
+		r := s.request(0, "POST", "/v1/runs", `{"language":"shell","code":"echo begun; read go; echo $go","interactive":true}`, bearer(token)...)
 		if r.code != 202 {
 			t.Fatalf("%d %s", r.code, r.body)
 		}
 		return r.field(t, "id")
 	}
-	runs, open := map[string]string{}, map[string]*followed{}
+	runs, open := map[string]string{}, map[string]*followedRun{}
 	for _, token := range []string{rotated, removed, expired, overlaps, other} {
 		runs[token] = start(token)
-		open[token] = openAt(t, s, runs[token], token)
+		open[token] = followRun(t, s, runs[token], token)
 	}
 	key := func(args ...string) string {
 		t.Helper()
@@ -135,7 +137,7 @@ func TestServeKeysTakenAway(t *testing.T) {
 	fresh := key("rotate", "rotated")
 	key("rm", "removed")
 	renewed := key("rotate", "--overlap", "10m", "overlaps")
-	expireNow(t, keys)
+	expireKeys(t, keys)
 	for name, token := range map[string]string{"rotated": rotated, "removed": removed, "expired": expired} {
 		began := time.Now()
 		last, closed := open[token].end(t)
@@ -144,11 +146,11 @@ func TestServeKeysTakenAway(t *testing.T) {
 		}
 		t.Log(name, time.Since(began))
 	}
-	// Those of the others are open still, and their programs hear what is said.
+	// The connections of other keys are still open, and their programs get input.
 	for token, now := range map[string]string{rotated: fresh, overlaps: renewed, other: other} {
 		o := open[token]
 		if token == rotated {
-			o = openAt(t, s, runs[token], now) // by the secret that it has now
+			o = followRun(t, s, runs[token], now) // with the new secret
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), serveTime)
 		if err := o.socket.Write(ctx, websocket.MessageText, []byte(`{"type":"stdin","data":"on\n"}`)); err != nil {
@@ -158,7 +160,7 @@ func TestServeKeysTakenAway(t *testing.T) {
 		if last, closed := o.end(t); !strings.Contains(last, `"verdict":"ok"`) || closed.Code != websocket.StatusNormalClosure {
 			t.Errorf("the last line is %s, the socket was closed with %v", last, closed)
 		}
-		if r := s.ask(0, "GET", "/v1/runs/"+runs[token], "", bearer(now)...); r.code != 200 || !strings.Contains(r.body, `on\n`) {
+		if r := s.request(0, "GET", "/v1/runs/"+runs[token], "", bearer(now)...); r.code != 200 || !strings.Contains(r.body, `on\n`) {
 			t.Errorf("%d %s", r.code, r.body)
 		}
 	}

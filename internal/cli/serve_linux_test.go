@@ -22,36 +22,37 @@ import (
 	"time"
 )
 
-// serveTime is for a server on a machine that is busy with everything else.
+// serveTime is long enough for a server on a busy machine.
 const serveTime = 2 * time.Minute
 
-// served is a real server, in a process of its own.
-type served struct {
+// serverProcess is a server in its own process.
+type serverProcess struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	at   []string // where it is reached
+	at   []string // its addresses
 	mu   sync.Mutex
 	logs bytes.Buffer
 	over chan struct{} // closed when it has ended
 	err  error
 }
 
-// place is what a server needs that is nobody else's.
-func place(t *testing.T) (dir string, args []string) {
+// newServerDir makes a directory for the state and the keys of a server, and returns the flags that name it.
+func newServerDir(t *testing.T) (dir string, args []string) {
 	t.Helper()
 	dir = t.TempDir()
 	return dir, []string{"--dir", filepath.Join(dir, "state"), "--keys", filepath.Join(dir, "keys", "keys.json"), "--audit-log", "off"}
 }
 
-func startServer(t *testing.T, args ...string) *served {
+func startServer(t *testing.T, args ...string) *serverProcess {
 	t.Helper()
-	// What whoever runs the tests ignores (nohup) the server would ignore too.
-	return startCommand(t, exec.Command("/usr/bin/env", append([]string{"--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)...))
+	// The server would inherit ignored signals from the test process, which may run under nohup.
+	args = append([]string{"--default-signal=HUP,INT,QUIT,TERM", binary(t), "serve"}, args...)
+	return startCommand(t, exec.Command("/usr/bin/env", args...))
 }
 
-func startCommand(t *testing.T, cmd *exec.Cmd) *served {
+func startCommand(t *testing.T, cmd *exec.Cmd) *serverProcess {
 	t.Helper()
-	s := &served{t: t, cmd: cmd, over: make(chan struct{})}
+	s := &serverProcess{t: t, cmd: cmd, over: make(chan struct{})}
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -81,48 +82,47 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *served {
 	case at := <-ready:
 		s.at = strings.Split(at, ", ")
 	case <-s.over:
-		t.Fatalf("it ended: %v\n%s", s.err, s.said())
+		t.Fatalf("it ended: %v\n%s", s.err, s.log())
 	case <-time.After(serveTime):
-		t.Fatalf("it is not ready:\n%s", s.said())
+		t.Fatalf("it is not ready:\n%s", s.log())
 	}
 	return s
 }
 
-func (s *served) said() string {
+func (s *serverProcess) log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.logs.String()
 }
 
-// end waits until it has ended, and returns its exit code.
-func (s *served) end() int {
+// wait waits for the end of the server, and returns its exit code.
+func (s *serverProcess) wait() int {
 	s.t.Helper()
 	select {
 	case <-s.over:
 	case <-time.After(serveTime):
-		s.t.Fatalf("it does not end:\n%s", s.said())
+		s.t.Fatalf("it does not end:\n%s", s.log())
 	}
 	return exitCode(s.t, s.err)
 }
 
-func (s *served) signal(sig os.Signal) {
+func (s *serverProcess) signal(sig os.Signal) {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// until waits for something in its log.
-func (s *served) until(text string) {
+// waitForLog waits until the log contains the text.
+func (s *serverProcess) waitForLog(text string) {
 	s.t.Helper()
-	for end := time.Now().Add(serveTime); !strings.Contains(s.said(), text); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(serveTime); !strings.Contains(s.log(), text); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("it never says %q:\n%s", text, s.said())
+			s.t.Fatalf("it never says %q:\n%s", text, s.log())
 		}
 	}
 }
 
-// reply is what came back.
 type reply struct {
 	code   int
 	header http.Header
@@ -139,17 +139,17 @@ func (r reply) field(t *testing.T, name string) string {
 	return text
 }
 
-// ask makes a request through the n-th address. Headers are names and values; Host is one, too.
-func (s *served) ask(n int, method, path, body string, headers ...string) reply {
+// request makes a request to the n-th address. headers are names and values; "TLS" alone uses https.
+func (s *serverProcess) request(n int, method, path, body string, headers ...string) reply {
 	s.t.Helper()
-	r, err := s.try(n, method, path, body, headers...)
+	r, err := s.tryRequest(n, method, path, body, headers...)
 	if err != nil {
-		s.t.Fatalf("%s %s: %v\n%s", method, path, err, s.said())
+		s.t.Fatalf("%s %s: %v\n%s", method, path, err, s.log())
 	}
 	return r
 }
 
-func (s *served) try(n int, method, path, body string, headers ...string) (reply, error) {
+func (s *serverProcess) tryRequest(n int, method, path, body string, headers ...string) (reply, error) {
 	scheme, at := "http", s.at[n]
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
@@ -189,15 +189,15 @@ func (s *served) try(n int, method, path, body string, headers ...string) (reply
 
 const hello = `{"language":"shell","code":"echo hello"}`
 
-// greets checks that programs really run.
-func (s *served) greets(n int, headers ...string) {
+// checkRun checks that the server runs a program.
+func (s *serverProcess) checkRun(n int, headers ...string) {
 	s.t.Helper()
-	if r := s.ask(n, "POST", "/v1/run", hello, headers...); r.code != 200 || r.field(s.t, "stdout") != "hello\n" {
+	if r := s.request(n, "POST", "/v1/run", hello, headers...); r.code != 200 || r.field(s.t, "stdout") != "hello\n" {
 		s.t.Errorf("%d %s", r.code, r.body)
 	}
 }
 
-// newKey makes a key in a server's file, by the command.
+// newKey makes a key in the server's key file, and returns its token.
 func newKey(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, err := command(t, append([]string{"key", "create", "--keys", filepath.Join(dir, "keys", "keys.json")}, args...)...).Output()
@@ -209,116 +209,117 @@ func newKey(t *testing.T, dir string, args ...string) string {
 
 func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
 
-// The unix socket needs no key; loopback does as soon as there is one. A2: whatever is wrong with a key, the answer is the same; what is another's
-// does not exist.
+// The unix socket needs no key; loopback needs one as soon as a key exists. A2: the response to every invalid key is the same, and runs of
+// other keys do not exist for a key.
 func TestServeKeys(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	socket := filepath.Join(dir, "run", "s.sock")
 	s := startServer(t, append(args, "--listen", "unix://"+socket, "--listen", "127.0.0.1:0")...)
 	if info, err := os.Lstat(socket); err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	s.greets(0)
-	s.greets(1) // there are no keys, and it is said
-	if !strings.Contains(s.said(), "every user of this machine") {
-		t.Errorf("nobody is warned:\n%s", s.said())
+	s.checkRun(0)
+	s.checkRun(1) // without keys, with a warning
+	if !strings.Contains(s.log(), "every user of this machine") {
+		t.Errorf("there is no warning:\n%s", s.log())
 	}
 	a := newKey(t, dir, "--name", "a")
 	b := newKey(t, dir, "--name", "b", "--limits", "memory=64m")
 	reader := newKey(t, dir, "--name", "reader", "--scopes", "read")
-	s.greets(0)
-	s.greets(1, bearer(a)...)
-	s.greets(1, "X-API-Key", a)
-	s.greets(0, bearer(b)...)
+	s.checkRun(0)
+	s.checkRun(1, bearer(a)...)
+	s.checkRun(1, "X-API-Key", a)
+	s.checkRun(0, bearer(b)...)
 
 	plain := func(r reply) string {
 		return regexp.MustCompile(`"instance":"[^"]*",?`).ReplaceAllString(r.body, "")
 	}
-	want := s.ask(1, "POST", "/v1/run", hello)
+	want := s.request(1, "POST", "/v1/run", hello)
 	if want.code != 401 {
 		t.Fatalf("no key: %d %s", want.code, want.body)
 	}
 	wrong := a[:len(a)-20] + strings.Repeat("a", 20)
 	for name, headers := range map[string][]string{
-		"wrong": bearer(wrong), "cut": bearer(a[:20]), "longer": bearer(a + "a"), "oversized": bearer(strings.Repeat("a", 30_000)), "scheme": {"Authorization", "Basic " + a},
+		"wrong": bearer(wrong), "cut": bearer(a[:20]), "longer": bearer(a + "a"), "oversized": bearer(strings.Repeat("a", 30_000)),
+		"scheme": {"Authorization", "Basic " + a},
 		"prefix": bearer("sbx_"), "other header": {"X-API-Key", wrong},
 	} {
-		if r := s.ask(1, "POST", "/v1/run", hello, headers...); r.code != 401 || plain(r) != plain(want) {
+		if r := s.request(1, "POST", "/v1/run", hello, headers...); r.code != 401 || plain(r) != plain(want) {
 			t.Errorf("%s: %d %s", name, r.code, r.body)
 		}
 	}
-	if r := s.ask(0, "POST", "/v1/run", hello, bearer(wrong)...); r.code != 401 { // even where none is needed
+	if r := s.request(0, "POST", "/v1/run", hello, bearer(wrong)...); r.code != 401 { // even where no key is needed
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	if r, err := s.try(1, "POST", "/v1/run", hello, bearer(strings.Repeat("a", 100_000))...); err == nil && r.code != 431 {
+	if r, err := s.tryRequest(1, "POST", "/v1/run", hello, bearer(strings.Repeat("a", 100_000))...); err == nil && r.code != 431 {
 		t.Errorf("a header that is too large: %d", r.code)
 	}
-	if r := s.ask(1, "POST", "/v1/run", hello, bearer(reader)...); r.code != 403 {
+	if r := s.request(1, "POST", "/v1/run", hello, bearer(reader)...); r.code != 403 {
 		t.Errorf("scope: %d %s", r.code, r.body)
 	}
-	if r := s.ask(1, "GET", "/v1/languages", "", bearer(reader)...); r.code != 200 {
+	if r := s.request(1, "GET", "/v1/languages", "", bearer(reader)...); r.code != 200 {
 		t.Errorf("scope: %d %s", r.code, r.body)
 	}
-	// A key's own ceilings.
+	// A key has its own ceilings.
 	big := `{"language":"shell","code":"echo hello","memory":"128m"}`
-	if r := s.ask(1, "POST", "/v1/run", big, bearer(b)...); r.code != 403 || !strings.Contains(r.body, "64 MiB") {
+	if r := s.request(1, "POST", "/v1/run", big, bearer(b)...); r.code != 403 || !strings.Contains(r.body, "64 MiB") {
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	if r := s.ask(1, "POST", "/v1/run", big, bearer(a)...); r.code != 200 {
+	if r := s.request(1, "POST", "/v1/run", big, bearer(a)...); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	// Runs belong to their key.
-	run := s.ask(1, "POST", "/v1/runs", hello, bearer(a)...)
+	run := s.request(1, "POST", "/v1/runs", hello, bearer(a)...)
 	id := run.field(t, "id")
 	if run.code != 202 || id == "" {
 		t.Fatalf("%d %s", run.code, run.body)
 	}
-	if r := s.ask(1, "GET", "/v1/runs/"+id, "", bearer(a)...); r.code != 200 {
+	if r := s.request(1, "GET", "/v1/runs/"+id, "", bearer(a)...); r.code != 200 {
 		t.Errorf("the positive control: %d %s", r.code, r.body)
 	}
-	unknown := s.ask(1, "GET", "/v1/runs/"+strings.Repeat("x", len(id)), "", bearer(b)...)
+	unknown := s.request(1, "GET", "/v1/runs/"+strings.Repeat("x", len(id)), "", bearer(b)...)
 	for _, path := range []string{"", "/events", "/ws", "/files/x"} {
 		for _, method := range []string{"GET", "DELETE"} {
 			if method == "DELETE" && path != "" {
 				continue
 			}
-			if r := s.ask(1, method, "/v1/runs/"+id+path, "", bearer(b)...); r.code != 404 {
+			if r := s.request(1, method, "/v1/runs/"+id+path, "", bearer(b)...); r.code != 404 {
 				t.Errorf("%s %s of another's: %d %s", method, path, r.code, r.body)
 			}
 		}
 	}
-	other := s.ask(1, "GET", "/v1/runs/"+id, "", bearer(b)...)
+	other := s.request(1, "GET", "/v1/runs/"+id, "", bearer(b)...)
 	if strings.ReplaceAll(plain(other), id, "ID") != strings.ReplaceAll(plain(unknown), strings.Repeat("x", len(id)), "ID") {
 		t.Errorf("another's can be told from one that is not:\n%s\n%s", other.body, unknown.body)
 	}
-	// A key that is removed is refused at once; one that is rotated is another.
+	// A removed key, and the old secret of a rotated key, are refused at once.
 	keys := filepath.Join(dir, "keys", "keys.json")
 	if out, err := command(t, "key", "rm", "--keys", keys, "b").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if r := s.ask(1, "POST", "/v1/run", hello, bearer(b)...); r.code != 401 {
+	if r := s.request(1, "POST", "/v1/run", hello, bearer(b)...); r.code != 401 {
 		t.Errorf("removed: %d", r.code)
 	}
 	rotated, err := command(t, "key", "rotate", "--keys", keys, "a").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := s.ask(1, "GET", "/v1/runs/"+id, "", bearer(a)...); r.code != 401 {
+	if r := s.request(1, "GET", "/v1/runs/"+id, "", bearer(a)...); r.code != 401 {
 		t.Errorf("rotated: %d", r.code)
 	}
-	if r := s.ask(1, "GET", "/v1/runs/"+id, "", bearer(strings.TrimSpace(string(rotated)))...); r.code != 200 {
+	if r := s.request(1, "GET", "/v1/runs/"+id, "", bearer(strings.TrimSpace(string(rotated)))...); r.code != 200 {
 		t.Errorf("what belongs to it: %d %s", r.code, r.body)
 	}
-	// A1: nothing of the keys is in the log, or in anything that was answered.
+	// A1: the log contains no secret.
 	for _, secret := range []string{a, b, reader, strings.TrimSpace(string(rotated))} {
-		if strings.Contains(s.said(), secret[20:40]) {
-			t.Errorf("a secret is in the log:\n%s", s.said())
+		if strings.Contains(s.log(), secret[20:40]) {
+			t.Errorf("a secret is in the log:\n%s", s.log())
 		}
 	}
 	s.signal(syscall.SIGTERM)
-	if code := s.end(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, s.said())
+	if code := s.wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, s.log())
 	}
 	if left, err := os.ReadDir(filepath.Dir(socket)); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
@@ -328,32 +329,38 @@ func TestServeKeys(t *testing.T) {
 	}
 }
 
-// A3: pages in browsers, and names that have come to mean 127.0.0.1.
+// A3: requests of foreign web pages, and DNS rebinding, are refused.
 func TestServeBrowsers(t *testing.T) {
 	needRoot(t)
-	_, args := place(t)
+	_, args := newServerDir(t)
 	s := startServer(t, append(args, "--listen", "127.0.0.1:0", "--host", "run.example.com", "--allow-origin", "https://app.example.com")...)
-	s.greets(0)
-	s.greets(0, "Host", "run.example.com:8080")
-	s.greets(0, "Origin", "https://app.example.com", "Sec-Fetch-Site", "cross-site")
+	s.checkRun(0)
+	s.checkRun(0, "Host", "run.example.com:8080")
+	s.checkRun(0, "Origin", "https://app.example.com", "Sec-Fetch-Site", "cross-site")
 	for _, headers := range [][]string{
-		{"Host", "attacker.example"}, {"Host", "127.0.0.1.attacker.example"}, {"Origin", "https://attacker.example"}, {"Origin", "null"}, {"Sec-Fetch-Site", "cross-site"},
-		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"}, // rebinding: all of it fits together
+		{"Host", "attacker.example"}, {"Host", "127.0.0.1.attacker.example"}, {"Origin", "https://attacker.example"}, {"Origin", "null"},
+		{"Sec-Fetch-Site", "cross-site"},
+		// With DNS rebinding the headers are consistent.
+		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"},
 	} {
 		for _, path := range []string{"/v1/run", "/v1/health", "/docs", "/openapi.json"} {
-			if r := s.ask(0, "POST", path, hello, headers...); r.code != 403 || r.header.Get("Access-Control-Allow-Origin") != "" || !strings.Contains(r.body, "try") && !strings.Contains(r.body, "hint") {
+			r := s.request(0, "POST", path, hello, headers...)
+			hint := strings.Contains(r.body, "try") || strings.Contains(r.body, "hint")
+			if r.code != 403 || r.header.Get("Access-Control-Allow-Origin") != "" || !hint {
 				t.Errorf("%q %s: %d %s", headers, path, r.code, r.body)
 			}
 		}
 	}
 }
 
-// What other machines can reach needs keys, and TLS or a word that it does not.
+// An address that other machines can reach needs keys, and TLS or --insecure-http.
 func TestServeExposed(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if out, err := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", key, "-out", cert).CombinedOutput(); err != nil {
+	openssl := exec.Command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+		"-subj", "/CN=localhost", "-keyout", key, "-out", cert)
+	if out, err := openssl.CombinedOutput(); err != nil {
 		t.Fatalf("openssl: %v\n%s", err, out)
 	}
 	refused := func(says string, more ...string) {
@@ -372,34 +379,34 @@ func TestServeExposed(t *testing.T) {
 	refused("--tls-cert FILE", "--listen", "0.0.0.0:0")
 	s := startServer(t, append(args, "--listen", "0.0.0.0:0", "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)...)
 	for n := range 2 {
-		s.greets(n, append(bearer(token), "TLS")...)
-		if r := s.ask(n, "POST", "/v1/run", hello, "TLS"); r.code != 401 {
+		s.checkRun(n, append(bearer(token), "TLS")...)
+		if r := s.request(n, "POST", "/v1/run", hello, "TLS"); r.code != 401 {
 			t.Errorf("%d", r.code)
 		}
 	}
-	if r, err := s.try(0, "POST", "/v1/run", hello, bearer(token)...); err == nil && r.code == 200 {
+	if r, err := s.tryRequest(0, "POST", "/v1/run", hello, bearer(token)...); err == nil && r.code == 200 {
 		t.Errorf("plain HTTP: %d %s", r.code, r.body)
 	}
 	s.signal(syscall.SIGINT)
-	if code := s.end(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, s.said())
+	if code := s.wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, s.log())
 	}
 	plain := startServer(t, append(args, "--listen", "0.0.0.0:0", "--insecure-http")...)
-	plain.greets(0, bearer(token)...)
-	if r := plain.ask(0, "POST", "/v1/run", hello); r.code != 401 {
+	plain.checkRun(0, bearer(token)...)
+	if r := plain.request(0, "POST", "/v1/run", hello); r.code != 401 {
 		t.Errorf("%d", r.code)
 	}
 }
 
-// A9: what is the operator's to give is refused unless it is given, and had when it is.
+// A9: requests can use resources of the server only if the operator allows them.
 func TestServeAllowances(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	shown := filepath.Join(dir, "shown")
 	if err := os.Mkdir(shown, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{dir, filepath.Dir(dir)} { // what is inside must be able to look
+	for _, path := range []string{dir, filepath.Dir(dir)} { // the program must be able to read it
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -420,28 +427,30 @@ func TestServeAllowances(t *testing.T) {
 	}
 	strict := startServer(t, append(args, "--listen", "unix://"+filepath.Join(dir, "a", "s"))...)
 	for _, test := range tests {
-		if r := strict.ask(0, "POST", "/v1/run", test.body); r.code != 403 || !strings.Contains(r.body, `"field":"`+test.field+`"`) {
+		if r := strict.request(0, "POST", "/v1/run", test.body); r.code != 403 || !strings.Contains(r.body, `"field":"`+test.field+`"`) {
 			t.Errorf("%s: %d %s", test.name, r.code, r.body)
 		}
 	}
 	for _, more := range []string{`"require":"process"`, `"runtime":"runc"`, `"writable_root":true`} {
-		if r := strict.ask(0, "POST", "/v1/run", program("true", more)); r.code != 403 {
+		if r := strict.request(0, "POST", "/v1/run", program("true", more)); r.code != 403 {
 			t.Errorf("%s: %d %s", more, r.code, r.body)
 		}
 	}
-	// A1: neither do programs find it.
-	if r := strict.ask(0, "POST", "/v1/run", program("env; cat /proc/*/environ", `"labels":{}`)); strings.Contains(r.body, "SECRET") || r.code != 200 {
+	// A1: programs can not find the server's variables.
+	r := strict.request(0, "POST", "/v1/run", program("env; cat /proc/*/environ", `"labels":{}`))
+	if strings.Contains(r.body, "SECRET") || r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	strict.signal(syscall.SIGTERM)
-	strict.end()
+	strict.wait()
 	given := append([]string{
 		"--default-signal=TERM", "SECRET_OF_THE_SERVER=s3cret", "XDG_DATA_HOME=" + filepath.Join(dir, "data"), binary(t), "serve",
-		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci", "--allow-writable-root", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
+		"--listen", "unix://" + filepath.Join(dir, "b", "s"), "--allow-volume", shown, "--allow-workspaces", "--allow-backend", "oci",
+		"--allow-writable-root", "--allow-env", "SECRET_OF_THE_SERVER", "--require", "namespace",
 	}, args...)
 	open := startCommand(t, exec.Command("/usr/bin/env", given...))
 	for _, test := range tests {
-		if r := open.ask(0, "POST", "/v1/run", test.body); r.code != 200 || r.field(t, "stdout") != test.says {
+		if r := open.request(0, "POST", "/v1/run", test.body); r.code != 200 || r.field(t, "stdout") != test.says {
 			t.Errorf("%s: %d %s", test.name, r.code, r.body)
 		}
 	}
@@ -453,12 +462,13 @@ func TestServeAllowances(t *testing.T) {
 		"weaker":    program("true", `"require":"process"`),
 		"variable":  program("true", `"pass_env":["PATH"]`),
 	} {
-		if r := open.ask(0, "POST", "/v1/run", body); r.code < 400 || r.code >= 500 {
+		if r := open.request(0, "POST", "/v1/run", body); r.code < 400 || r.code >= 500 {
 			t.Errorf("%s: %d %s", name, r.code, r.body)
 		}
 	}
-	// F12: allowed, but only on an image
-	if r := open.ask(0, "POST", "/v1/run", program("true", `"writable_root":true`)); r.code != 501 || !strings.Contains(r.body, "only an image's root") {
+	// F12: a writable root is allowed only on an image.
+	r = open.request(0, "POST", "/v1/run", program("true", `"writable_root":true`))
+	if r.code != 501 || !strings.Contains(r.body, "only an image's root") {
 		t.Errorf("writable root of the host: %d %s", r.code, r.body)
 	}
 }

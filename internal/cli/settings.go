@@ -16,11 +16,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// parsed is a flag whose text is read by a function when it is given.
+// parsed is a flag value that a function parses.
 type parsed[T any] struct {
 	into *T
 	read func(string) (T, error)
-	text string // as given; before that, the default that help shows
+	text string // the value as given; before that, the default in help
 }
 
 func (p *parsed[T]) Set(s string) error {
@@ -35,21 +35,21 @@ func (p *parsed[T]) Set(s string) error {
 func (p *parsed[T]) String() string { return p.text }
 func (p *parsed[T]) Type() string   { return "" }
 
-// NewParsed makes the value of a flag; shown is the default as help writes it.
+// NewParsed makes a flag value that read parses into into. shown is the default in help.
 func NewParsed[T any](into *T, shown string, read func(string) (T, error)) pflag.Value {
 	return &parsed[T]{into: into, read: read, text: shown}
 }
 
-// AddParsed adds a flag; shown is the default as help writes it.
+// AddParsed adds a flag whose value read parses into into. shown is the default in help.
 func AddParsed[T any](fs *pflag.FlagSet, into *T, name, shown, usage string, read func(string) (T, error)) {
 	fs.Var(NewParsed(into, shown, read), name, usage)
 }
 
-// List is a flag that may be given several times.
+// List is the value of a flag that may be repeated.
 type List struct {
 	Values []string
-	Into   *[]string // gets the values as well; nil: nothing does
-	Commas bool      // one text may hold several values
+	Into   *[]string // if not nil, a second place for the values
+	Commas bool      // commas separate values
 }
 
 func (l *List) Set(s string) error {
@@ -72,7 +72,7 @@ func (l *List) Set(s string) error {
 func (l *List) String() string { return "" }
 func (l *List) Type() string   { return "" }
 
-// single is a flag whose second value would hide the first.
+// single is the value of a flag that must not be repeated.
 type single struct {
 	into  *string
 	given bool
@@ -89,28 +89,28 @@ func (s *single) Set(text string) error {
 func (s *single) String() string { return "" }
 func (s *single) Type() string   { return "" }
 
-// EnvironmentName is the variable that stands in for a flag.
+// EnvironmentName returns the name of the variable that sets the default of a flag.
 func EnvironmentName(flag string) string {
 	return environmentStem + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// NoVariable marks flags that have none: what is called so elsewhere is something else.
+// NoVariable is the annotation of flags without a variable: a flag of another command with the same name has another meaning.
 const NoVariable = "no-variable"
 
 // FlagVariable returns the variable that gives a flag its default, or "" if the flag has none.
 func FlagVariable(f *pflag.Flag) string {
-	// Two flags are no settings; a variable called after the second is likely to mean something else.
+	// help and version are no settings, and SANDBOX_RUN_VERSION probably has another meaning.
 	if f.Name == "help" || f.Name == "version" || len(f.Annotations[NoVariable]) > 0 {
 		return ""
 	}
 	return EnvironmentName(f.Name)
 }
 
-// fromVariable marks flags whose value came from the environment, so that errors name the source.
+// fromVariable is the annotation of flags that a variable has set: errors name the variable.
 const fromVariable = "from-variable"
 
-// ReadEnvironment sets every flag that was not given from its variable. A variable that is empty
-// counts as unset: that is how shells and unit files switch one off. Lists have one value per line.
+// ReadEnvironment sets every flag that is not on the command line from its variable. An empty variable counts as unset: shells and unit
+// files disable variables that way. The variable of a List has one value per line. Errors are of kind sandbox.ErrInvalid, with the hint.
 func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), hint string) error {
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -140,12 +140,13 @@ func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), h
 	return failed
 }
 
-// given reports whether a flag stands on the command line itself.
-func given(flags *pflag.FlagSet, name string) bool {
+// isOnCommandLine reports whether a flag is given on the command line, and not by its variable.
+func isOnCommandLine(flags *pflag.FlagSet, name string) bool {
 	f := flags.Lookup(name)
 	return f.Changed && len(f.Annotations[fromVariable]) == 0
 }
 
+// Annotate sets an annotation of a flag.
 func Annotate(f *pflag.Flag, key, value string) {
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
@@ -153,11 +154,16 @@ func Annotate(f *pflag.Flag, key, value string) {
 	f.Annotations[key] = []string{value}
 }
 
-// NameSource turns the field an error is about into what the user wrote: a flag, or a variable.
+// NameSource replaces the field that an error names by the flag or the variable that has set it. It adds the hint to an error without
+// one, and returns errors that are not about a field unchanged.
 func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 	var e *sandbox.Error
-	var problem *client.Problem // a server names fields of what it refuses, too
-	if !errors.As(err, &e) || !errors.Is(e.Kind, sandbox.ErrInvalid) && !(errors.As(err, &problem) && len(problem.Errors) > 0 && !problem.Missing()) {
+	var problem *client.Problem
+	if !errors.As(err, &e) {
+		return err
+	}
+	fields := errors.As(err, &problem) && len(problem.Errors) > 0 && !problem.Missing() // a server names fields of a request, too
+	if !errors.Is(e.Kind, sandbox.ErrInvalid) && !fields {
 		return err
 	}
 	named := *e
@@ -165,7 +171,7 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 		named.Hint = hint
 	}
 	field := e.Op
-	if field == "user" { // one field there, two flags here; the message says which id
+	if field == "user" { // one field has two flags; the message names the id
 		field = "uid"
 		if f := flags.Lookup(field); f != nil && !f.Changed {
 			field = "gid"
@@ -180,23 +186,23 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 	return &named
 }
 
-// ReadSize reads a size of more than zero. It and its siblings are functions: variables would be made at every start.
+// ReadSize parses a size of more than zero. It is a function and not a variable, because initialisers cost time at every start.
 func ReadSize(s string) (sandbox.Size, error) { return sandbox.Positive(sandbox.ParseSize)(s) }
 
-// ReadDuration reads a duration of more than zero.
+// ReadDuration parses a duration of more than zero.
 func ReadDuration(s string) (time.Duration, error) { return sandbox.Positive(sandbox.ParseDuration)(s) }
 
-// ReadCount reads a whole number of more than zero.
+// ReadCount parses a whole number of more than zero.
 func ReadCount(s string) (int, error) { return sandbox.Positive(sandbox.ParseCount)(s) }
 
-// ReadCores reads a number of cores of more than zero.
+// ReadCores parses a number of cores of more than zero.
 func ReadCores(s string) (float64, error) { return sandbox.Positive(sandbox.ParseCores)(s) }
 
-// limitFlag is a flag that sets a limit.
+// limitFlag is the value of a flag that sets a limit.
 type limitFlag struct {
 	row  *sandbox.Limit
 	into *sandbox.Limits
-	text string // as given; before that, the default that help shows
+	text string // the value as given; before that, the default in help
 }
 
 func (f *limitFlag) Set(s string) error {
@@ -210,7 +216,7 @@ func (f *limitFlag) Set(s string) error {
 func (f *limitFlag) String() string { return f.text }
 func (f *limitFlag) Type() string   { return "" }
 
-// AddLimit adds the flag of a limit. Help shows its value in defaults.
+// AddLimit adds the flag of a limit. The value in defaults is the default in help.
 func AddLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into, defaults *sandbox.Limits) {
 	f := &limitFlag{row: row, into: into}
 	switch v := row.Field(defaults).(type) {
@@ -229,7 +235,7 @@ func AddLimit(fs *pflag.FlagSet, row *sandbox.Limit, prefix, usage string, into,
 	fs.Var(f, prefix+row.Flag(), usage)
 }
 
-// AddCompileLimits adds the flags of limits of compiling that can be set.
+// AddCompileLimits adds the flags of the limits that the compile phase has.
 func AddCompileLimits(fs *pflag.FlagSet, prefix string, into, defaults *sandbox.Limits) {
 	for _, row := range sandbox.AllLimits() {
 		if row.CompileDoc != "" {
@@ -238,7 +244,7 @@ func AddCompileLimits(fs *pflag.FlagSet, prefix string, into, defaults *sandbox.
 	}
 }
 
-// addFields adds the flags of a group of a request's settings.
+// addFields adds the flags of the settings of one group.
 func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field) {
 	for _, f := range fields {
 		if f.Group != group || f.Usage == "" {
@@ -269,7 +275,7 @@ func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field)
 	}
 }
 
-// nearestFlag finds the flag somebody probably meant.
+// nearestFlag returns the flag with the most similar name; empty if none is similar.
 func nearestFlag(flags *pflag.FlagSet, name string) string {
 	var all []string
 	flags.VisitAll(func(f *pflag.Flag) { all = append(all, f.Name) })

@@ -54,7 +54,7 @@ func TestReadNumbers(t *testing.T) {
 	}
 }
 
-// FuzzLimits: whatever is read is a number a limit can be.
+// FuzzLimits: every value that is accepted is valid for a limit.
 func FuzzLimits(f *testing.F) {
 	for _, s := range []string{"5", "1.5s", "-1", "NaN", "512m", "9223372036854775808", ".", "1e400", "\x00"} {
 		f.Add(s)
@@ -75,7 +75,7 @@ func FuzzLimits(f *testing.F) {
 	})
 }
 
-func TestFromEnvironment(t *testing.T) {
+func TestReadEnvironment(t *testing.T) {
 	var timeout time.Duration
 	var workdir string
 	var env List
@@ -113,7 +113,7 @@ func TestNearestFlag(t *testing.T) {
 	}
 }
 
-func TestBrief(t *testing.T) {
+func TestBriefSize(t *testing.T) {
 	for size, want := range map[sandbox.Size]string{512 * sandbox.MiB: "512m", sandbox.GiB: "1g", 8 * sandbox.KiB: "8k", 1000: "1000"} {
 		if got := BriefSize(size); got != want {
 			t.Errorf("%d: %s, want %s", size, got, want)

@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// source is the code to run, wherever it was given, and what goes with it.
+// source is the code to run with its arguments and its input.
 type source struct {
 	code, name string
 	files      []executor.File
@@ -30,19 +30,19 @@ type source struct {
 	variables  *templateVariables // nil without a template
 }
 
-// StdinName is how standard input is called on a command line.
+// StdinName is the name of standard input on a command line.
 const StdinName = "-"
 
-// maxSource bounds one file of code: a larger one is data.
+// maxSource is the maximum size of one file of code.
 const maxSource = 16 << 20
 
-// errNothing: standard input was to be the code, and there was none.
-var errNothing = &sandbox.Error{
+// errNoCode is the error of an empty standard input that should contain the code.
+var errNoCode = &sandbox.Error{
 	Op: "standard input", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code in it"),
 	Hint: `sandbox-run --lang python --code 'print("hello")'`,
 }
 
-// readProgram finds the code and reads it.
+// readProgram reads the code, the template and the program's arguments into o.program.
 func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []string) error {
 	words, rest := args, []string(nil)
 	if n := cmd.Flags().ArgsLenAtDash(); n >= 0 {
@@ -64,20 +64,20 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 	s := o.program
 	s.variables = fill
 	s.args = append(append([]string(nil), words...), rest...)
-	// A terminal from which we may not read would stop us.
-	if !fromStdin && (!IsTerminal(c.Std.In) || inForeground(c.Std.In)) {
+	// A background process that reads from the terminal is stopped.
+	if !fromStdin && (!IsTerminal(c.Std.In) || isForeground(c.Std.In)) {
 		s.stdin = c.Std.In
 	}
 	return nil
 }
 
-// readSource reads the code from the one place that was named, and returns the words that are left.
+// readSource reads the code from the one source that is given, and returns the remaining words.
 func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []string) (left []string, fromStdin bool, err error) {
 	flags, s := cmd.Flags(), o.program
 	fromCode, fromFiles := flags.Changed("code"), len(o.files.Values) > 0
-	// A variable is for when nothing is given.
-	if len(words) > 0 || given(flags, "code") || given(flags, "file") {
-		fromCode, fromFiles = given(flags, "code"), given(flags, "file")
+	// Variables count only if no source is on the command line.
+	if len(words) > 0 || isOnCommandLine(flags, "code") || isOnCommandLine(flags, "file") {
+		fromCode, fromFiles = isOnCommandLine(flags, "code"), isOnCommandLine(flags, "file")
 	}
 	switch {
 	case fromCode && fromFiles:
@@ -100,25 +100,27 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 		return nil, true, s.readStdin(c.Std.In)
 	case words[0] == StdinName:
 		return words[1:], true, s.readStdin(c.Std.In)
-	case !exists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
-		return nil, false, &sandbox.Error{Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + directoryOf(words[0])}
-	case !exists(words[0]):
-		return nil, false, unknownWord(cmd, commandOrFile, words[0])
+	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command has such a name
+		return nil, false, &sandbox.Error{
+			Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + nearestDirectory(words[0]),
+		}
+	case !pathExists(words[0]):
+		return nil, false, unknownWordError(cmd, commandOrFile, words[0])
 	}
 	return words[1:], false, s.readPath(words[0])
 }
 
-// directoryOf is where to look for a file that is not there.
-func directoryOf(name string) string {
+// nearestDirectory returns the closest directory above the file that exists.
+func nearestDirectory(name string) string {
 	dir := filepath.Dir(name)
-	for !exists(dir) {
+	for !pathExists(dir) {
 		dir = filepath.Dir(dir)
 	}
 	return dir
 }
 
-// exists reports whether there is something of that name, readable or not.
-func exists(name string) bool {
+// pathExists reports whether the path exists, readable or not.
+func pathExists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil || !errors.Is(err, os.ErrNotExist)
 }
@@ -129,28 +131,28 @@ func (s *source) readStdin(in *os.File) error {
 		return err
 	}
 	if strings.TrimSpace(code) == "" {
-		return errNothing
+		return errNoCode
 	}
 	s.code = code
 	return nil
 }
 
-// readPath reads the file or directory of that name.
+// readPath reads the code from a file or a directory.
 func (s *source) readPath(name string) error {
-	// A pipe without a writer is empty, and not waited for.
+	// O_NONBLOCK: opening a pipe without a writer must not block.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return unreadable(name, err)
+		return unreadableError(name, err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return unreadable(name, err)
+		return unreadableError(name, err)
 	}
 	if st.IsDir() {
 		base := filepath.Base(absoluteName(name))
 		if s.files, err = readTree(name); err == nil && s.entry == "" && token.IsIdentifier(base) && isPythonPackage(s.files) {
-			// It may import itself by its name, as from where python -m finds it.
+			// The package may import itself by its name, as with python -m.
 			for i := range s.files {
 				s.files[i].Path = path.Join(base, s.files[i].Path)
 			}
@@ -164,8 +166,8 @@ func (s *source) readPath(name string) error {
 	if err := checkCode("read "+name, code); err != nil {
 		return err
 	}
-	if st.Mode().IsRegular() { // a pipe's name says nothing
-		// As a file and not as code: its name is what tracebacks show, and its mode what it is.
+	if st.Mode().IsRegular() {
+		// As a file and not as code: tracebacks show its name, and it keeps its mode.
 		s.files = []executor.File{{Path: filepath.Base(absoluteName(name)), Mode: st.Mode().Perm(), Data: []byte(code)}}
 		return nil
 	}
@@ -173,7 +175,7 @@ func (s *source) readPath(name string) error {
 	return nil
 }
 
-// isPythonPackage reports whether a directory is a package that can be started, and not one that holds such.
+// isPythonPackage reports whether the directory itself is a package that can be started.
 func isPythonPackage(files []executor.File) bool {
 	has := func(name string) bool {
 		return slices.ContainsFunc(files, func(f executor.File) bool { return f.Path == name })
@@ -181,7 +183,7 @@ func isPythonPackage(files []executor.File) bool {
 	return has("__init__.py") && has("__main__.py")
 }
 
-// readFiles reads several files into one directory. The first is what is started.
+// readFiles reads several files into one directory. The first is the entry.
 func (s *source) readFiles(names []string) error {
 	if len(names) == 1 {
 		return s.readPath(names[0])
@@ -210,7 +212,7 @@ func readCode(name string, from io.Reader) (string, error) {
 	var text strings.Builder
 	n, err := io.Copy(&text, io.LimitReader(from, maxSource+1))
 	if err != nil {
-		return "", unreadable(name, err)
+		return "", unreadableError(name, err)
 	}
 	if n > maxSource {
 		return "", &sandbox.Error{
@@ -241,12 +243,12 @@ func checkCode(op, code string) error {
 	return checkText(op, []byte(code))
 }
 
-// unreadable is a path of the user's that can not be read.
-func unreadable(name string, err error) error {
+// unreadableError returns the error for a path that can not be read.
+func unreadableError(name string, err error) error {
 	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: plainPathError(err), Hint: "ls -ld " + name}
 }
 
-// absoluteName gives even . and .. a name.
+// absoluteName makes a path absolute, so that . and .. have a base name.
 func absoluteName(name string) string {
 	if abs, err := filepath.Abs(name); err == nil {
 		return abs
@@ -254,148 +256,147 @@ func absoluteName(name string) string {
 	return name
 }
 
-// What a directory may hold to be taken for a program.
+// The maximum size of a directory with a program.
 const (
 	maxTreeFiles = 50_000
 	maxTreeBytes = 256 * sandbox.MiB
 )
 
-// tree reads a directory without ever leaving it: a link that stays inside is read as what it leads to, any other is an
-// error that names it.
+// tree reads the files of a directory and never leaves it. It follows a link whose target is inside; any other link is an error.
 type tree struct {
 	root  *os.Root
-	name  string // of the directory, for messages
+	name  string // of the directory, in messages
 	files []executor.File
 	bytes sandbox.Size
-	above []fs.FileInfo // the directories we are in
-	// lazy: contents are read when they are put into the sandbox, and the directory stays open until then.
+	above []fs.FileInfo // the directories above the current file
+	// lazy: contents are read when they are copied into the sandbox; the directory stays open until then.
 	lazy bool
 }
 
-// readTree reads a program. It is in memory then: what is compiled is what was looked at.
+// readTree reads the program of a directory into memory. Later changes of the directory do not affect the run.
 func readTree(dir string) ([]executor.File, error) {
 	t := &tree{name: dir}
-	if err := t.read(dir); err != nil {
+	if err := t.readRoot(dir); err != nil {
 		return nil, err
 	}
 	defer t.root.Close()
 	if len(t.files) == 0 {
-		return nil, t.wrong(".", errors.New("there are no files in it"))
+		return nil, t.pathError(".", errors.New("there are no files in it"))
 	}
 	return t.files, nil
 }
 
-func (t *tree) read(dir string) (err error) {
+func (t *tree) readRoot(dir string) (err error) {
 	if t.root, err = os.OpenRoot(dir); err != nil {
-		return unreadable(dir, err)
+		return unreadableError(dir, err)
 	}
-	if err := t.directory("."); err != nil {
+	if err := t.readDirectory("."); err != nil {
 		_ = t.root.Close()
 		return err
 	}
 	return nil
 }
 
-// skipped are what version control keeps for itself.
-func skipped(name string) bool { return name == ".git" || name == ".hg" || name == ".svn" }
+// isVersionControl reports whether a directory has the metadata of version control.
+func isVersionControl(name string) bool { return name == ".git" || name == ".hg" || name == ".svn" }
 
-func (t *tree) directory(rel string) error {
+func (t *tree) readDirectory(rel string) error {
 	d, err := t.root.Open(rel)
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	defer d.Close()
 	self, err := d.Stat()
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	if slices.ContainsFunc(t.above, func(above fs.FileInfo) bool { return os.SameFile(above, self) }) {
-		return t.wrong(rel, errors.New("the link leads to a directory that it lies in"))
+		return t.pathError(rel, errors.New("the link leads to a directory that it lies in"))
 	}
 	t.above = append(t.above, self)
 	defer func() { t.above = t.above[:len(t.above)-1] }()
 	entries, err := d.ReadDir(-1)
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	for _, e := range entries {
-		if skipped(e.Name()) {
+		if isVersionControl(e.Name()) {
 			continue
 		}
-		if err := t.entry(path.Join(rel, e.Name()), e.Type()); err != nil {
+		if err := t.readEntry(path.Join(rel, e.Name()), e.Type()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *tree) entry(rel string, kind fs.FileMode) error {
+func (t *tree) readEntry(rel string, kind fs.FileMode) error {
 	if kind&fs.ModeSymlink != 0 {
 		st, err := t.root.Stat(rel)
 		if err != nil {
-			return t.wrong(rel, fmt.Errorf("the link does not lead to anything in the directory (%w)", plainPathError(err)))
+			return t.pathError(rel, fmt.Errorf("the link does not lead to anything in the directory (%w)", plainPathError(err)))
 		}
 		kind = st.Mode().Type()
 	}
 	switch {
 	case kind.IsDir():
-		return t.directory(rel)
+		return t.readDirectory(rel)
 	case kind.IsRegular():
-		return t.file(rel)
+		return t.readFile(rel)
 	}
-	return t.wrong(rel, errors.New("it is neither a file nor a directory"))
+	return t.pathError(rel, errors.New("it is neither a file nor a directory"))
 }
 
-func (t *tree) file(rel string) error {
+func (t *tree) readFile(rel string) error {
 	if len(t.files) == maxTreeFiles {
-		return t.tooLarge(fmt.Sprintf("more than %d files", maxTreeFiles))
+		return t.tooLargeError(fmt.Sprintf("more than %d files", maxTreeFiles))
 	}
-	f, err := t.open(rel)
+	f, err := t.openFile(rel)
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return t.wrong(rel, err)
+		return t.pathError(rel, err)
 	}
 	if !st.Mode().IsRegular() {
-		return t.wrong(rel, errors.New("it is no regular file any more"))
+		return t.pathError(rel, errors.New("it is no regular file any more"))
 	}
 	file := executor.File{Path: rel, Mode: st.Mode().Perm()}
 	if t.lazy {
-		file.Open = func() (io.ReadCloser, error) { return t.open(rel) }
+		file.Open = func() (io.ReadCloser, error) { return t.openFile(rel) }
 	} else {
 		if t.bytes += sandbox.Size(st.Size()); t.bytes > maxTreeBytes {
-			return t.tooLarge("more than " + maxTreeBytes.String())
+			return t.tooLargeError("more than " + maxTreeBytes.String())
 		}
-		// It may grow while we read; no further than was counted.
+		// The file may grow meanwhile; no more than the counted size is read.
 		if file.Data, err = io.ReadAll(io.LimitReader(f, st.Size())); err != nil {
-			return t.wrong(rel, err)
+			return t.pathError(rel, err)
 		}
 	}
 	t.files = append(t.files, file)
 	return nil
 }
 
-// open never waits for the other end of a pipe that was put in the file's place.
-func (t *tree) open(rel string) (*os.File, error) {
+// openFile opens a file. It does not block if a pipe has replaced the file.
+func (t *tree) openFile(rel string) (*os.File, error) {
 	return t.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-func (t *tree) tooLarge(what string) error {
+func (t *tree) tooLargeError(what string) error {
 	return &sandbox.Error{
 		Op: "read " + t.name, Kind: sandbox.ErrInvalid, Err: fmt.Errorf("it holds %s", what),
 		Hint: "the directory of the program alone; --volume shows the rest",
 	}
 }
 
-func (t *tree) wrong(rel string, err error) error {
+func (t *tree) pathError(rel string, err error) error {
 	return &sandbox.Error{Op: "read " + filepath.Join(t.name, rel), Kind: sandbox.ErrInvalid, Err: plainPathError(err)}
 }
 
-// plainPathError leaves out the path, where we say it better.
+// plainPathError removes the path from an error, for callers that name the path themselves.
 func plainPathError(err error) error {
 	for {
 		var e *fs.PathError
@@ -406,9 +407,9 @@ func plainPathError(err error) error {
 	}
 }
 
-// readInput reads host[:dest]: files that the program finds in /workspace.
+// readInput parses host[:dest] and returns the files that are copied into /workspace.
 func readInput(text string) ([]executor.File, error) {
-	host, dest := splitPair(text)
+	host, dest := splitHostPath(text)
 	if host == "" {
 		return nil, sandbox.Invalid("in", "%q names no file; write it like data.csv or data.csv:input/data.csv", text)
 	}
@@ -433,11 +434,11 @@ func readInput(text string) ([]executor.File, error) {
 			dest = path.Join(dest, filepath.Base(host))
 		}
 		return []executor.File{{Path: dest, Mode: st.Mode().Perm(), Open: func() (io.ReadCloser, error) {
-			return os.OpenFile(host, os.O_RDONLY|syscall.O_NONBLOCK, 0) // whatever has taken its place meanwhile
+			return os.OpenFile(host, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have replaced the file
 		}}}, nil
 	}
 	t := &tree{name: host, lazy: true}
-	if err := t.read(host); err != nil {
+	if err := t.readRoot(host); err != nil {
 		return nil, err
 	}
 	for i := range t.files {
@@ -446,7 +447,7 @@ func readInput(text string) ([]executor.File, error) {
 	return t.files, nil
 }
 
-// readSetup reads a file that lies in the working directory under its own name.
+// readSetup returns a file that is copied into the working directory under its base name.
 func readSetup(name string) (executor.File, error) {
 	files, err := readInput(name + ":" + filepath.Base(name))
 	if err != nil || len(files) != 1 {
@@ -455,9 +456,9 @@ func readSetup(name string) (executor.File, error) {
 	return files[0], nil
 }
 
-// splitPair splits host:inside at its last colon, unless the whole is the name of something.
-func splitPair(text string) (first, second string) {
-	if exists(text) {
+// splitHostPath splits host:dest at its last colon, unless the whole text is an existing path.
+func splitHostPath(text string) (first, second string) {
+	if pathExists(text) {
 		return text, ""
 	}
 	if at := strings.LastIndexByte(text, ':'); at >= 0 {

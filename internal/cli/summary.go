@@ -12,43 +12,43 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// outcome is what a summary tells besides a sandbox's result.
+// outcome has the parts of a summary that are not in the sandbox's result.
 type outcome struct {
-	noun    string // what was run: a command, a program
-	cause   error  // why it was cancelled, if it was
+	noun    string // "command" or "program"
+	cause   error  // why the run was cancelled; nil if it was not
 	phases  []executor.PhaseResult
 	machine sandbox.Machine
-	headed  bool     // a header has told of the walls
-	whole   bool     // everything was shown while it ran
-	wrote   []string // files that were brought back
-	lost    []string // files that were not, and why
+	headed  bool     // printHeader has shown the tier
+	whole   bool     // the output was printed while the program ran
+	wrote   []string // files that were copied out
+	lost    []string // files that were not copied out, with the reason
 }
 
-// cleanupNote begins the note on what could not be removed.
+// cleanupNote is the beginning of the note about leftovers.
 const cleanupNote = executor.CleanupNote
 
-// summarise says on stderr what became of the run. A person gets a block; a file or pipe gets at
-// most a line for each thing that must not be overlooked.
-func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
+// printSummary prints the summary of a run to standard error. On a terminal it is a block; elsewhere printWarnings prints a line for each
+// important fact.
+func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	if !IsTerminal(c.Std.Err) {
-		c.warn(r, s)
+		c.printWarnings(r, s)
 		return
 	}
 	var signal SignalCause
-	if midLine || errors.As(s.cause, &signal) { // which was typed, as ^C
+	if midLine || errors.As(s.cause, &signal) { // the terminal has echoed ^C
 		fmt.Fprintln(c.Std.Err)
 	}
 	paint := c.Palette(c.Std.Err)
-	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.dim(strings.Join(figures(r, s), "  ")))
+	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.dim(strings.Join(listFigures(r, s), "  ")))
 	line := func(label, text string) {
-		fmt.Fprintf(c.Std.Err, "  %s %s\n", paint.bold(label+":"), indented(text))
+		fmt.Fprintf(c.Std.Err, "  %s %s\n", paint.bold(label+":"), indentText(text))
 	}
 	if why := s.whyEnded(r); why != "" {
 		line("why", why)
 	}
 	for _, v := range r.Violations {
-		if v.Kind == sandbox.ViolationSyscall || explains(v, r.Verdict) {
-			continue // these come together below, and those are the verdict's own story
+		if v.Kind == sandbox.ViolationSyscall || repeatsVerdict(v, r.Verdict) {
+			continue // describeRefused lists system calls, and whyEnded explains the verdict
 		}
 		text := v.Detail
 		switch {
@@ -61,7 +61,7 @@ func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
 		}
 		line(v.Kind, text)
 	}
-	if text := refused(r.Violations); text != "" {
+	if text := describeRefused(r.Violations); text != "" {
 		line("refused", text)
 	}
 	for _, o := range []sandbox.Output{r.Stdout, r.Stderr} {
@@ -75,7 +75,7 @@ func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
 	for _, f := range s.lost {
 		line("not taken", f)
 	}
-	// What would fix it is long, the same every time, and in doctor.
+	// Remedies are long and the same in every run: doctor prints them.
 	fixable := false
 	for _, g := range groupGaps(r.Isolation.Missing) {
 		line("weaker", fmt.Sprintf("%s %s: %s", g.controls, g.State, g.Reason))
@@ -91,36 +91,36 @@ func (c *Invocation) summarise(r *sandbox.Result, s *outcome, midLine bool) {
 
 const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
 
-// warn says to whoever reads a log what the exit code alone does not.
-func (c *Invocation) warn(r *sandbox.Result, s *outcome) {
+// printWarnings prints to a log what the exit code does not show.
+func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 	for _, n := range r.Notes {
-		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) { // never to be overlooked
-			c.Complain(n)
+		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) {
+			c.PrintMessage(n)
 		}
 	}
 	for _, v := range r.Violations {
-		if v.Kind == sandbox.ViolationOutput && !s.whole && !explains(v, r.Verdict) {
-			c.Complain(v.Kind + ": " + v.Detail + toSeeTheRest)
+		if v.Kind == sandbox.ViolationOutput && !s.whole && !repeatsVerdict(v, r.Verdict) {
+			c.PrintMessage(v.Kind + ": " + v.Detail + toSeeTheRest)
 		}
 	}
 	for _, f := range s.lost {
-		c.Complain("not taken: " + f)
+		c.PrintMessage("not taken: " + f)
 	}
 	if why := s.whyEnded(r); why != "" {
-		c.Complain(string(r.Verdict) + ": " + why)
+		c.PrintMessage(string(r.Verdict) + ": " + why)
 	}
 }
 
-// explains reports whether a limit that was reached is what the verdict says already.
-func explains(v sandbox.Violation, verdict sandbox.Verdict) bool {
+// repeatsVerdict reports whether the violation is the one that the verdict names.
+func repeatsVerdict(v sandbox.Violation, verdict sandbox.Verdict) bool {
 	return v.Kind == verdict.Info().Violation
 }
 
-// maxRefused is how many kinds of refused calls a person is told of; JSON has all.
+// maxRefused is how many refused system calls a summary lists; JSON has all.
 const maxRefused = 8
 
-// refused tells in one line which system calls were refused, and how often.
-func refused(violations []sandbox.Violation) string {
+// describeRefused lists the refused system calls and how often each was refused.
+func describeRefused(violations []sandbox.Violation) string {
 	var calls []string
 	saturated := false
 	for _, v := range violations {
@@ -139,8 +139,8 @@ func refused(violations []sandbox.Violation) string {
 	return text
 }
 
-// figures are the numbers of a run, most asked for first.
-func figures(r *sandbox.Result, s *outcome) []string {
+// listFigures returns the numbers of a run for the first line of the summary.
+func listFigures(r *sandbox.Result, s *outcome) []string {
 	end := fmt.Sprintf("exit %d", r.Exit.Code)
 	if r.Exit.Signal != 0 {
 		end = sandbox.SignalName(r.Exit.Signal)
@@ -167,21 +167,20 @@ func figures(r *sandbox.Result, s *outcome) []string {
 	return all
 }
 
-// tierText says how strong a sandbox is, and who made it.
+// tierText names the tier and the backend of a sandbox.
 func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i.Tier, i.Backend) }
 
-// whyEnded explains an end that the program did not choose; it is empty otherwise. Where a flag
-// would have allowed more, it is named.
+// whyEnded explains an end that the program did not choose, and names the flag that allows more. It is empty for other ends.
 func (s *outcome) whyEnded(r *sandbox.Result) string {
-	who, flags := s.noun, "--"
+	subject, flags := s.noun, "--"
 	if r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError {
-		who, flags = "compiler", "--compile-"
+		subject, flags = "compiler", "--compile-"
 	}
 	info := r.Verdict.Info()
-	why := info.Explain(r, who, flags)
+	why := info.Explain(r, subject, flags)
 	switch r.Verdict {
 	case sandbox.VerdictMemoryLimit:
-		return why + s.more(r.Limits.Memory)
+		return why + s.suggestMemory(r.Limits.Memory)
 	case sandbox.VerdictDiskLimit:
 		if full := new(sandbox.DiskFullError); errors.As(s.cause, &full) {
 			return full.Error()
@@ -203,9 +202,9 @@ func (s *outcome) whyEnded(r *sandbox.Result) string {
 	return why
 }
 
-// more is a limit that would do where this one did not: the next power of two. How much a program wanted when it was ended nobody
-// knows; beyond what the machine has, no limit is of use.
-func (s *outcome) more(limit sandbox.Size) string {
+// suggestMemory suggests the next power of two as the memory limit, because the program's real need is unknown. It is empty if the
+// machine has less memory.
+func (s *outcome) suggestMemory(limit sandbox.Size) string {
 	next := sandbox.MiB
 	for next <= limit {
 		next *= 2
@@ -216,7 +215,7 @@ func (s *outcome) more(limit sandbox.Size) string {
 	return " " + BriefSize(next)
 }
 
-// ShortTime keeps three figures: nobody reads more.
+// ShortTime formats a duration with three significant digits.
 func ShortTime(d time.Duration) string {
 	unit := time.Duration(1)
 	for unit*1000 <= d {
@@ -225,18 +224,20 @@ func ShortTime(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-// Palette colours text for a terminal, unless the user does not want that (no-color.org).
+// Palette colours text if it is true.
 type Palette bool
 
 const colourRed = "31"
 
-// When to use colour.
+// Values of --color.
 const (
 	ColourAuto   = "auto"
 	ColourAlways = "always"
 	ColourNever  = "never"
 )
 
+// Palette returns the palette for a file: --color decides or, with auto, whether the file is a terminal and NO_COLOR (no-color.org) is
+// not set.
 func (c *Invocation) Palette(f *os.File) Palette {
 	switch c.colour {
 	case ColourAlways:

@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// An ordinary user whom systemd serves has the default tier without any further word: the command is given a scope, the
-// kernel keeps the limits in it, and nothing of it is left. Run by `make test-all` on a machine that systemd runs.
+// An ordinary user has the default tier on a machine with systemd: the command gets a scope, the kernel enforces the limits in it, and
+// the scope is removed. `make test-all` runs this test on such a machine.
 func TestOrdinaryUserUnderSystemd(t *testing.T) {
 	var fs unix.Statfs_t
 	_, noSystemd := os.Stat("/run/systemd/system")
@@ -50,11 +50,12 @@ func TestOrdinaryUserUnderSystemd(t *testing.T) {
 	if r := run("--memory", "64m", "--", "python3", "-c", "b = b'x' * (256 << 20)"); r.Verdict != sandbox.VerdictMemoryLimit {
 		t.Errorf("memory: %+v", r)
 	}
-	const forks = "import os, time\nn = 0\ntry:\n while n < 99:\n  if os.fork() == 0: time.sleep(5); os._exit(0)\n  n += 1\nexcept OSError: pass\nprint(n)"
+	const forks = "import os, time\nn = 0\ntry:\n while n < 99:\n  if os.fork() == 0: time.sleep(5); os._exit(0)\n  n += 1\n" +
+		"except OSError: pass\nprint(n)"
 	if r := run("--pids", "10", "--", "python3", "-c", forks); r.Stdout != "9\n" {
 		t.Errorf("processes: %+v", r)
 	}
-	// systemd takes its time to notice.
+	// systemd removes the scope asynchronously.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		left := scopes()
 		if len(left) == 0 {
@@ -66,7 +67,7 @@ func TestOrdinaryUserUnderSystemd(t *testing.T) {
 	}
 }
 
-// scopes are those that the user manager has given to this command.
+// scopes lists the scopes of sandbox-run.
 func scopes() (names []string) {
 	var walk func(dir string, depth int)
 	walk = func(dir string, depth int) {
@@ -84,8 +85,8 @@ func scopes() (names []string) {
 	return names
 }
 
-// The units of deploy/, installed as they say: the first request starts the server, a reload keeps it, one that is killed is started anew and leaves
-// nothing of its sandboxes, and neither does the end. Run by `make test-all` on a machine that systemd runs and that is thrown away.
+// The units of deploy/ work when they are installed as their comments say: the first request starts the server, a reload keeps it, a killed
+// server is restarted, and neither a kill nor a stop leaves anything behind. `make test-all` runs this test on a disposable machine.
 func TestUnits(t *testing.T) {
 	if os.Getenv("SANDBOXTEST_GUEST") != "systemd" || os.Geteuid() != 0 {
 		t.Skip("installs services: for a machine that is thrown away")
@@ -106,9 +107,9 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	installed := 0
-	for line := range strings.Lines(string(service)) { // what the comment says is what is done
+	for line := range strings.Lines(string(service)) { // run the commands of the comment
 		if do, ok := strings.CutPrefix(strings.TrimSpace(line), "#   "); ok {
-			sh("cd ../..; " + strings.ReplaceAll(do, "enable --now", "start")) // nothing is wanted at the next start
+			sh("cd ../..; " + strings.ReplaceAll(do, "enable --now", "start")) // not enabled for the next boot
 			installed++
 		}
 	}
@@ -119,7 +120,8 @@ func TestUnits(t *testing.T) {
 		t.Errorf("systemd says: %s", out)
 	}
 	const socket = "/run/sandbox-run/server.sock"
-	if got := sh("stat -c %a%U " + socket + " /run/sandbox-run; systemctl is-active sandbox-run.service || true"); got != "600root\n700root\ninactive" {
+	got := sh("stat -c %a%U " + socket + " /run/sandbox-run; systemctl is-active sandbox-run.service || true")
+	if got != "600root\n700root\ninactive" {
 		t.Errorf("before the first request: %q", got)
 	}
 	run := func(args ...string) (r struct {
@@ -151,7 +153,9 @@ func TestUnits(t *testing.T) {
 	if r := run("--lang", "python", "--memory", "64m", "--code", "b = b'x' * (256 << 20)"); r.Verdict != sandbox.VerdictMemoryLimit {
 		t.Errorf("memory: %+v", r)
 	}
-	if r := run("--lang", "shell", "--scratch", "disk", "--disk", "32m", "--code", "df --output=fstype . | tail -1; head -c 64m /dev/zero > x"); r.Verdict != sandbox.VerdictDiskLimit || r.Stdout != "ext4\n" {
+	const fill = "df --output=fstype . | tail -1; head -c 64m /dev/zero > x"
+	r := run("--lang", "shell", "--scratch", "disk", "--disk", "32m", "--code", fill)
+	if r.Verdict != sandbox.VerdictDiskLimit || r.Stdout != "ext4\n" {
 		t.Errorf("disk: %+v", r)
 	}
 	show := func(property string) string {
@@ -166,14 +170,14 @@ func TestUnits(t *testing.T) {
 		t.Errorf("after a reload: %q, pid %s, was %s", got, show("MainPID"), first)
 	}
 
-	// Killed with a program inside.
+	// Kill the server while a program runs.
 	group := "/sys/fs/cgroup" + show("ControlGroup")
 	long := command(t, "--server", "unix://"+socket, "--lang", "shell", "--code", "exec sleep 4711.5")
 	if err := long.Start(); err != nil {
 		t.Fatal(err)
 	}
 	sleeping := func() bool { return exec.Command("pgrep", "-f", "^sleep 4711.5$").Run() == nil }
-	await := func(what string, is func() bool) {
+	waitUntil := func(what string, is func() bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -181,7 +185,7 @@ func TestUnits(t *testing.T) {
 			}
 		}
 	}
-	await("the program runs", sleeping)
+	waitUntil("the program runs", sleeping)
 	pid, err := strconv.Atoi(first)
 	if err != nil {
 		t.Fatal(err)
@@ -193,9 +197,9 @@ func TestUnits(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = long.Wait() // what became of it is not known, and that is what it says
-	await("the program is gone", func() bool { return !sleeping() })
-	await("another server", func() bool {
+	_ = long.Wait() // it fails, because the connection is lost
+	waitUntil("the program is gone", func() bool { return !sleeping() })
+	waitUntil("another server", func() bool {
 		pid := show("MainPID")
 		return pid != first && pid != "0" && show("ActiveState") == "active"
 	})

@@ -19,10 +19,10 @@ type templateVariables struct {
 	values   map[string]any
 }
 
-// codeVariable is the one that a program's code is put into.
+// codeVariable is the variable of a template that gets the program's code.
 const codeVariable = "code"
 
-// readTemplate finds the template and reads its variables; it is nil where none is asked for.
+// readTemplate opens the template of --template and reads its variables. It returns nil without --template.
 func (o *runOptions) readTemplate(flags *pflag.FlagSet) (*templateVariables, error) {
 	if o.template == "" {
 		if len(o.variables.Values) > 0 {
@@ -39,7 +39,7 @@ func (o *runOptions) readTemplate(flags *pflag.FlagSet) (*templateVariables, err
 	}
 	lang := o.lang
 	if lang == "" {
-		lang = languageOf(slices.Concat(o.files.Values, flags.Args()))
+		lang = languageByExtension(slices.Concat(o.files.Values, flags.Args()))
 	}
 	t, err := template.Open(dirs...).Get(o.template, lang)
 	if err != nil {
@@ -54,8 +54,8 @@ func (o *runOptions) readTemplate(flags *pflag.FlagSet) (*templateVariables, err
 	return f, nil
 }
 
-// languageOf is what the first name's extension says.
-func languageOf(names []string) string {
+// languageByExtension returns the language of the first name's extension; empty if it is unknown.
+func languageByExtension(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
@@ -68,7 +68,7 @@ func languageOf(names []string) string {
 	return ""
 }
 
-// setVariable reads name=value, or name=@file.
+// setVariable parses name=value or name=@file.
 func (f *templateVariables) setVariable(text string) error {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
@@ -91,7 +91,7 @@ func (f *templateVariables) setVariable(text string) error {
 	return nil
 }
 
-// wantsCode reports whether the code comes from where code comes from.
+// wantsCode reports whether the template has the variable code and no --var sets it.
 func (f *templateVariables) wantsCode() bool {
 	_, given := f.values[codeVariable]
 	return !given && slices.ContainsFunc(f.template.Variables, func(v template.Variable) bool { return v.Name == codeVariable })

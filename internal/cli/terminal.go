@@ -9,20 +9,20 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
+// IsTerminal reports whether the file is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// DrawsOn reports whether something can be drawn over itself there.
-func DrawsOn(f *os.File) bool { return IsTerminal(f) && os.Getenv("TERM") != "dumb" }
+// CanRedraw reports whether the file is a terminal that understands cursor movements.
+func CanRedraw(f *os.File) bool { return IsTerminal(f) && os.Getenv("TERM") != "dumb" }
 
-// terminal is ours, lent to a program with a terminal of its own.
+// terminal is the terminal of this process while a program uses it through --tty.
 type terminal struct {
 	std     Streams
 	resized chan sandbox.TTY
-	stop    func() // ends the watch for new sizes
+	stop    func() // stops watchSize
 }
 
-// saved is the state of the terminal before it was made raw, with the way back. It is global
-// because the terminal is: every way to end this process has to restore it.
+// saved is the state of the terminal before it became raw. It is global because every path that ends this process restores it.
 var saved struct {
 	sync.Mutex
 	fd    int
@@ -34,7 +34,7 @@ func newTerminal(std Streams) *terminal {
 	t.stop = watchSize(func() {
 		size := TerminalSize(std.In, std.Out, std.Err)
 		select {
-		case <-t.resized: // an older size that was not read yet
+		case <-t.resized: // drop an older size
 		default:
 		}
 		t.resized <- *size
@@ -42,7 +42,7 @@ func newTerminal(std Streams) *terminal {
 	return t
 }
 
-// TerminalSize is the size of the first file that is a terminal, or 24 rows of 80 columns.
+// TerminalSize returns the size of the first file that is a terminal, or 24 rows of 80 columns.
 func TerminalSize(files ...*os.File) *sandbox.TTY {
 	for _, f := range files {
 		if cols, rows, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 && rows > 0 {
@@ -52,8 +52,8 @@ func TerminalSize(files ...*os.File) *sandbox.TTY {
 	return &sandbox.TTY{Rows: 24, Cols: 80}
 }
 
-// raw hands every key to the program, Ctrl-C included. It reports whether there was a terminal.
-func (t *terminal) raw() bool {
+// makeRaw makes the terminal raw: every key goes to the program, Ctrl-C included. It reports whether standard input is a terminal.
+func (t *terminal) makeRaw() bool {
 	fd := int(t.std.In.Fd())
 	if !term.IsTerminal(fd) {
 		return false
@@ -68,7 +68,7 @@ func (t *terminal) raw() bool {
 	return true
 }
 
-// restore gives the terminal back. Twice is fine.
+// restore restores the state of the terminal. It may be called twice.
 func (t *terminal) restore() {
 	t.stop()
 	restoreTerminal()
@@ -85,7 +85,7 @@ func restoreTerminal() {
 	saved.Lock()
 	defer saved.Unlock()
 	if saved.state != nil {
-		_ = term.Restore(saved.fd, saved.state) // it fails only if the terminal is gone
+		_ = term.Restore(saved.fd, saved.state) // fails only if the terminal is gone
 		saved.state = nil
 	}
 }

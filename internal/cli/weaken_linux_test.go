@@ -20,7 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-// variantDir has the executables with the build tag weaken: those that the scripts have built, or new ones.
+// variantDir returns the directory with executables of the build tag weaken: those of the test scripts, or new ones.
 var variantDir = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("SANDBOX_RUN_TEST_BIN"); dir != "" {
 		if dir = filepath.Join(dir, "weakened"); hasFile(dir, fullName) {
@@ -36,7 +36,7 @@ func hasFile(dir, name string) bool {
 	return err == nil
 }
 
-// buildTagged builds commands with their symbols.
+// buildTagged builds commands with symbols.
 func buildTagged(dir, tags string, commands ...string) error {
 	args := []string{"build", "-trimpath", "-tags", tags, "-o", dir + "/"}
 	for _, c := range commands {
@@ -50,8 +50,8 @@ func buildTagged(dir, tags string, commands ...string) error {
 	return nil
 }
 
-// weakening lists the symbols of an executable that take walls down.
-func weakening(t *testing.T, file string) (names []string) {
+// weakenSymbols lists the symbols of the package weaken in an executable.
+func weakenSymbols(t *testing.T, file string) (names []string) {
 	t.Helper()
 	f, err := elf.Open(file)
 	if err != nil {
@@ -70,7 +70,7 @@ func weakening(t *testing.T, file string) (names []string) {
 	return names
 }
 
-// No shipped executable has code that takes walls down. A variant has.
+// No shipped executable has code that removes controls. A variant has.
 func TestShippedWithoutWeakening(t *testing.T) {
 	testenv.NeedSystem(t)
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
@@ -85,8 +85,8 @@ func TestShippedWithoutWeakening(t *testing.T) {
 		}
 	}
 	for _, name := range shipped {
-		if found := weakening(t, filepath.Join(dir, name)); len(found) > 0 {
-			t.Errorf("%s takes walls down: %q", name, found)
+		if found := weakenSymbols(t, filepath.Join(dir, name)); len(found) > 0 {
+			t.Errorf("%s has code that removes controls: %q", name, found)
 		}
 	}
 	variants, err := variantDir()
@@ -94,13 +94,13 @@ func TestShippedWithoutWeakening(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{CommandName, fullName, "sandbox-init"} { // control
-		if len(weakening(t, filepath.Join(variants, name))) == 0 {
-			t.Errorf("the variant of %s takes no walls down", name)
+		if len(weakenSymbols(t, filepath.Join(variants, name))) == 0 {
+			t.Errorf("the variant of %s has no code that removes controls", name)
 		}
 	}
 }
 
-// attackVariant carries out some cases against sandboxes with a mutation.
+// attackVariant runs some cases of the attack suite against sandboxes with a mutation.
 func attackVariant(t *testing.T, mutation string, cases ...string) *attack.Report {
 	t.Helper()
 	dir, err := variantDir()
@@ -111,7 +111,7 @@ func attackVariant(t *testing.T, mutation string, cases ...string) *attack.Repor
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, CommandName), "doctor", "--attack", "--json")
 	cmd.Stderr = &stderr
 	cmd.Env = append(os.Environ(), weaken.Variable+"="+mutation, weaken.Cases+"="+strings.Join(cases, ","))
-	// Groups that a program could keep.
+	// A supplementary group that a program could keep.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Groups: []uint32{0, 54323}}}
 	out, err := cmd.Output()
 	var r attack.Report
@@ -124,7 +124,7 @@ func attackVariant(t *testing.T, mutation string, cases ...string) *attack.Repor
 	return &r
 }
 
-// A suite that can not fail proves nothing: each wall is taken down in turn, and the cases of the table notice.
+// The attack suite detects missing controls: every mutation removes one control, and its cases must fail.
 func TestWeakened(t *testing.T) {
 	needRoot(t)
 	binary(t)
@@ -145,7 +145,7 @@ func TestWeakened(t *testing.T) {
 				t.Errorf("grade %s, %d cases", r.Grade, len(r.Results))
 			}
 			for _, res := range r.Results {
-				// A sandbox that does not come up, or whose run is refused, is noticed as well.
+				// A sandbox that does not start, or a refused run, is a detection as well.
 				refused := res.Outcome == attack.Error && (strings.Contains(res.Detail, "no sandbox") || strings.Contains(res.Detail, "isolation"))
 				if res.Outcome != attack.Breached && !refused {
 					t.Errorf("%s %s: %s", res.ID, res.Outcome, res.Detail)
@@ -155,7 +155,7 @@ func TestWeakened(t *testing.T) {
 			}
 		})
 	}
-	t.Run("none", func(t *testing.T) { // control: the same executable, and nothing taken down
+	t.Run("none", func(t *testing.T) { // control: the same executable without a mutation
 		var cases []string
 		for _, m := range weaken.All() {
 			if m.Quick {
@@ -169,7 +169,7 @@ func TestWeakened(t *testing.T) {
 	})
 }
 
-// A program that lacks a wall is not started: the run fails as an error of ours, which names the wall.
+// A program without one of its controls is not started: the run fails with an error that names the control.
 func TestWeakenedMeasured(t *testing.T) {
 	needRoot(t)
 	binary(t)
@@ -181,7 +181,8 @@ func TestWeakenedMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(mutation string, flags ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, CommandName), append(append([]string{"exec", "--quiet"}, flags...), "--", "echo", "ran")...)
+		args := append(append([]string{"exec", "--quiet"}, flags...), "--", "echo", "ran")
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, CommandName), args...)
 		cmd.Env = append(os.Environ(), weaken.Variable+"="+mutation, weaken.Measured+"=1")
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -192,11 +193,14 @@ func TestWeakenedMeasured(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			for _, m := range weaken.All() {
-				if m.Control == "" || backend == "oci" && !slices.Contains([]string{"no-filter", "no-landlock"}, m.Name) { // the runtime has made the rest
+				byRuntime := backend == "oci" && !slices.Contains([]string{"no-filter", "no-landlock"}, m.Name) // set up by the OCI runtime
+				if m.Control == "" || byRuntime {
 					continue
 				}
 				out, err := run(m.Name, "--backend", backend)
-				if status := new(exec.ExitError); !errors.As(err, &status) || status.ExitCode() != 125 || strings.Contains(out, "ran") || !strings.Contains(out, m.Control) {
+				status := new(exec.ExitError)
+				failed := errors.As(err, &status) && status.ExitCode() == 125
+				if !failed || strings.Contains(out, "ran") || !strings.Contains(out, m.Control) {
 					t.Errorf("%s: %v, not an error of ours that names %s: %s", m.Name, err, m.Control, out)
 				}
 			}

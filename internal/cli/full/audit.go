@@ -21,8 +21,8 @@ func init() { implement("audit", (*commands).newAudit) }
 
 func (c *commands) newAudit() *cobra.Command {
 	cmd := c.NewGroup("audit",
-		`Shows and checks your audit log: one line per run, with who ran what under which
-policy and how it ended, each line chained to the one before by its hash. It is
+		`Shows and checks your audit log. It has one line per run with its user, program, policy
+and result; every line contains the hash of the line before. The log is
 $XDG_STATE_HOME/sandbox-run/audit.jsonl (~/.local/state/…) unless --audit-log names
 another.`,
 		"  sandbox-run audit tail\n  sandbox-run audit query --since 24h --verdict time_limit\n  sandbox-run audit verify")
@@ -30,7 +30,7 @@ another.`,
 	return cmd
 }
 
-// auditCommand completes a command that does something to a log, with the flags that all of them have.
+// auditCommand adds the common flags to a subcommand of audit, and makes it call do with the opened log.
 func (c *commands) auditCommand(cmd *cobra.Command, json string, do func(log *audit.Log) error) *cobra.Command {
 	var path string
 	cmd.Flags().StringVar(&path, "audit-log", "", "this `file` instead of your own log")
@@ -56,7 +56,7 @@ func (c *commands) newAuditTail() *cobra.Command {
 		Long:    "Shows the newest entries of the audit log, the newest last.",
 		Example: "  sandbox-run audit tail -n 5\n  sandbox-run audit tail --json",
 	}
-	cmd.Flags().VarP(cli.NewParsed(&lines, strconv.Itoa(usual), cli.ReadCount), "lines", "n", "show so `many`")
+	cmd.Flags().VarP(cli.NewParsed(&lines, strconv.Itoa(usual), cli.ReadCount), "lines", "n", "`number` of entries")
 	return c.auditCommand(cmd, entriesAsJSON, func(log *audit.Log) error { return c.showEntries(log.Tail(lines)) })
 }
 
@@ -68,7 +68,7 @@ func (c *commands) newAuditQuery() *cobra.Command {
 		Long: `Shows the entries of the audit log that match all flags given, oldest first.
 
 A time is a date (2026-01-31), a date and time (2026-01-31T15:04:05, with Z or an offset
-if it is not local), or how long ago it was (90m, 24h, 7d).`,
+if it is not local), or an age (90m, 24h, 7d).`,
 		Example: "  sandbox-run audit query --since 24h\n  sandbox-run audit query --language python --verdict memory_limit --json",
 	}
 	flags := cmd.Flags()
@@ -76,9 +76,9 @@ if it is not local), or how long ago it was (90m, 24h, 7d).`,
 	cli.AddParsed(flags, &filter.Since, "since", "", "from this `time` on", readMoment)
 	cli.AddParsed(flags, &filter.Until, "until", "", "before this `time`", readMoment)
 	flags.StringVar(&filter.Language, "language", "", "in this `language`")
-	cli.AddParsed(flags, &filter.Verdict, "verdict", "", "that ended with this `verdict`: ok, time_limit, …", readVerdict)
+	cli.AddParsed(flags, &filter.Verdict, "verdict", "", "with this `verdict`: ok, time_limit, …", readVerdict)
 	flags.StringVar(&filter.User, "user", "", "by this `user`, name or uid")
-	cli.AddParsed(flags, &filter.EntryPoint, "door", "", "that came through this `door`: "+"cli, library, api",
+	cli.AddParsed(flags, &filter.EntryPoint, "door", "", "through this entry point (`door`): cli, library, api",
 		cli.ReadOneOf(audit.EntryPoints()...))
 	flags.StringVar(&filter.Key, "key-id", "", "with the API key of this `id`")
 	cli.AddParsed(flags, &filter.Kind, "kind", "", "of this `kind`: run, refused, key, server_started, …", cli.ReadOneOf(audit.Kinds()...))
@@ -106,7 +106,7 @@ keep the hash that this command prints in a place that only you can write to.`,
 		if c.JSON {
 			return c.WriteJSON(report)
 		}
-		_, err = io.WriteString(c.Std.Out, auditVerdict(report, c.Palette(c.Std.Out)))
+		_, err = io.WriteString(c.Std.Out, formatAuditReport(report, c.Palette(c.Std.Out)))
 		return err
 	})
 }
@@ -116,16 +116,18 @@ func (c *commands) newAuditPrune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove the oldest entries",
-		Long: `Removes the oldest files of the audit log: those that were moved aside when the log had
-grown to 64 MiB. The file that is being written stays. An entry says what was removed,
-so that the rest can still be verified.`,
+		Long: `Removes the oldest rotated files of the audit log; the log is rotated at 64 MiB. The
+current file stays. An entry records what was removed, so that the rest can still be
+verified.`,
 		Example: "  sandbox-run audit prune --older-than 365d\n  sandbox-run audit prune --keep 1g",
 	}
-	cli.AddParsed(cmd.Flags(), &keep.Size, "keep", "", "remove from the beginning until no more than this `size` is left", cli.ReadSize)
+	cli.AddParsed(cmd.Flags(), &keep.Size, "keep", "", "remove the oldest files until at most this `size` is left", cli.ReadSize)
 	cli.AddParsed(cmd.Flags(), &keep.Age, "older-than", "", "remove files whose newest entry is older than this `time`, like 90d", readAge)
 	return c.auditCommand(cmd, "print what was removed as one JSON document", func(log *audit.Log) error {
 		if keep == (audit.Keep{}) {
-			return &sandbox.Error{Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("how much is to be kept?"), Hint: "--keep 1g or --older-than 365d"}
+			return &sandbox.Error{
+				Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("how much is to be kept?"), Hint: "--keep 1g or --older-than 365d",
+			}
 		}
 		removed, err := log.Prune(keep, audit.EntryCLI)
 		if err != nil {
@@ -145,7 +147,7 @@ so that the rest can still be verified.`,
 	})
 }
 
-// readAge reads how long ago something may have been.
+// readAge parses an age, or a date as the age it has now.
 func readAge(s string) (time.Duration, error) {
 	at, err := readMoment(s)
 	if age := time.Since(at); err == nil && age > 0 {
@@ -154,8 +156,8 @@ func readAge(s string) (time.Duration, error) {
 	return 0, errors.New("not an age; write it like 90d or 24h, or the date before which")
 }
 
-// auditVerdict is the report for people.
-func auditVerdict(r audit.Report, paint cli.Palette) string {
+// formatAuditReport formats the report of audit verify for people.
+func formatAuditReport(r audit.Report, paint cli.Palette) string {
 	var b strings.Builder
 	place := func(file string, line int, seq uint64) string {
 		at := filepath.Base(file)
@@ -178,7 +180,8 @@ func auditVerdict(r audit.Report, paint cli.Palette) string {
 	}
 	switch {
 	case !r.OK:
-		b.WriteString(paint.Red(fmt.Sprintf("not ok: %d fault(s) in %d entries in %d file(s)\n", len(r.Faults)+r.More, r.Entries, len(r.Files))))
+		faults := len(r.Faults) + r.More
+		b.WriteString(paint.Red(fmt.Sprintf("not ok: %d fault(s) in %d entries in %d file(s)\n", faults, r.Entries, len(r.Files))))
 	case r.Entries == 0:
 		b.WriteString("ok: the log is empty\n")
 	default:
@@ -189,15 +192,15 @@ func auditVerdict(r audit.Report, paint cli.Palette) string {
 	return b.String()
 }
 
-// showEntries prints entries as they come: a table for people, lines of JSON for programs.
+// showEntries prints entries as a table or as lines of JSON.
 func (c *commands) showEntries(entries iter.Seq2[audit.Entry, error]) error {
 	t := c.NewTable(c.Std.Out, "TIME", "SEQ", "USER", "DOOR", "WHAT", "VERDICT", ">EXIT", ">WALL", ">MEMORY", "TIER", "RUN")
-	strange := 0
+	invalid := 0
 	for e, err := range entries {
 		var line *audit.LineError
 		switch {
 		case errors.As(err, &line):
-			strange++
+			invalid++
 			continue
 		case err != nil:
 			return err
@@ -214,21 +217,22 @@ func (c *commands) showEntries(entries iter.Seq2[audit.Entry, error]) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if strange > 0 {
-		c.Complain(fmt.Sprintf("audit log: %d line(s) are no entries, or were changed, and are left out; try: sandbox-run audit verify", strange))
+	if invalid > 0 {
+		c.PrintMessage(fmt.Sprintf("audit log: %d line(s) are no entries, or were changed, and are left out; "+
+			"try: sandbox-run audit verify", invalid))
 	}
 	return nil
 }
 
-// whatWidth bounds the one column that can be of any length.
+// whatWidth is the maximum width of the column WHAT.
 const whatWidth = 40
 
 func entryRow(e audit.Entry) []string {
-	who := e.Who.User
-	if who == "" {
-		who = strconv.Itoa(e.Who.UID)
+	user := e.Who.User
+	if user == "" {
+		user = strconv.Itoa(e.Who.UID)
 	}
-	row := []string{e.Time.Local().Format(time.DateTime), strconv.FormatUint(e.Seq, 10), who, string(e.Who.EntryPoint)}
+	row := []string{e.Time.Local().Format(time.DateTime), strconv.FormatUint(e.Seq, 10), user, string(e.Who.EntryPoint)}
 	switch e.Kind {
 	case audit.KindRepaired:
 		return append(row, "(log repaired)")
@@ -260,12 +264,12 @@ func entryRow(e audit.Entry) []string {
 	}
 	verdict, code := string(e.Verdict), strconv.Itoa(e.ExitCode)
 	if e.Verdict == "" && e.Error != "" {
-		verdict, code = "(not run)", "" // refused, or our own failure: --json has the error
+		verdict, code = "(not run)", "" // refused, or sandbox-run failed: --json has the error
 	}
 	return append(row, what, verdict, code, wall, memory, string(e.Policy.Tier), e.Run)
 }
 
-// readMoment reads a point in time, or how long ago it was.
+// readMoment parses a point in time, or an age.
 func readMoment(s string) (time.Time, error) {
 	for _, layout := range []string{
 		time.RFC3339Nano, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly,

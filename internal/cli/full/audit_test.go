@@ -18,7 +18,9 @@ func TestReadMoment(t *testing.T) {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}
-	for text, ago := range map[string]time.Duration{"90m": 90 * time.Minute, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "0.5d": 12 * time.Hour} {
+	for text, ago := range map[string]time.Duration{
+		"90m": 90 * time.Minute, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "0.5d": 12 * time.Hour,
+	} {
 		got, err := readMoment(text)
 		if d := time.Since(got) - ago; err != nil || d < 0 || d > time.Minute {
 			t.Errorf("%q: %v, %v", text, got, err)

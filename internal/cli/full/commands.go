@@ -1,16 +1,16 @@
 // Package full is the part of the command line that only sandbox-rund has: every subcommand but run, exec, gc, doctor and version.
 //
-// What. Images, API keys, the server, the audit log, receipts, workspaces, templates, languages, completion and the manual page; for
-// commands of package cli, what takes the libraries that are slow to start: the Docker backend, HTTPS to a server, the attack suite.
+// What. Images, API keys, the server, the audit log, receipts, workspaces, templates, languages, completion and the manual page. For
+// commands of package cli it has the features whose libraries are slow to start: the Docker backend, HTTPS to a server, the attack suite.
 //
-// Place in the flow. cmd/sandbox-rund calls Main, and nothing else imports this package. It stands on internal/cli, which has the list
-// of all subcommands, the flags and the output; each subcommand here is one file that announces itself with implement.
+// Place in the flow. cmd/sandbox-rund calls Main; no other package imports this one. It uses internal/cli, which has the list of all
+// subcommands, the flags and the output. Each subcommand is one file that registers itself with implement.
 //
-// Lifecycle. Main ends the process. A command ends what it has started before it returns.
+// Lifecycle. Main ends the process. A command stops what it has started before it returns.
 //
-// Concurrency. None but that of progress bars and of the server.
+// Concurrency. Only progress bars and the server use goroutines.
 //
-// Limits. What is linked here costs every start of sandbox-rund (about 15 ms before main), and none of sandbox-run.
+// Limits. Packages that are linked here slow every start of sandbox-rund (about 15 ms before main), and no start of sandbox-run.
 package full
 
 import (
@@ -35,12 +35,12 @@ import (
 // commands are the subcommands of one invocation.
 type commands struct{ *cli.Invocation }
 
-// implement announces a subcommand that the list in internal/cli/commands.go names.
+// implement registers a subcommand that the list in internal/cli/commands.go names.
 func implement(name string, make func(*commands) *cobra.Command) {
 	cli.Implement(name, func(c *cli.Invocation) *cobra.Command { return make(&commands{c}) })
 }
 
-// Main is the whole of the full executable: it ends the process.
+// Main runs the full executable. It ends the process.
 func Main() {
 	app.Register(app.Docker, openDocker)
 	cli.MainFull(cli.Full{
@@ -53,7 +53,7 @@ func Main() {
 	})
 }
 
-// dialWeb makes the transport to a server that has an address.
+// dialWeb makes the transport to a server at an http or https address.
 func dialWeb(address, key, caFile string) (client.Transport, error) {
 	t, err := web.New(address, web.Options{Key: key, CAFile: caFile})
 	if err != nil {
@@ -62,7 +62,7 @@ func dialWeb(address, key, caFile string) (client.Transport, error) {
 	return t, nil
 }
 
-// openDocker opens the backend whose containers are a daemon's. It loads images that the daemon does not have from our own store.
+// openDocker opens the Docker backend. Images that the daemon does not have are loaded from the image store.
 func openDocker(o app.Options) (sandbox.Backend, error) {
 	b, err := docker.New(docker.Options{Host: o.DockerHost, Runtime: o.Runtime, Image: o.Image, Load: exportStored})
 	if err != nil {
@@ -71,7 +71,7 @@ func openDocker(o app.Options) (sandbox.Backend, error) {
 	return b, nil
 }
 
-// exportStored returns an image of our own store in the form that `docker load` takes.
+// exportStored returns an image of the image store in the format of `docker load`. The caller closes it.
 func exportStored(ctx context.Context, ref string) (io.ReadCloser, error) {
 	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {

@@ -26,8 +26,8 @@ var shells = []string{"bash", "zsh", "fish"}
 func (c *commands) newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use: "completion bash|zsh|fish",
-		Long: `Prints a script with which your shell completes commands, flags and their values when
-you press Tab.`,
+		Long: `Prints a script that makes your shell complete commands, flags and their values with the
+Tab key.`,
 		Example: `  source <(sandbox-run completion bash)     # in ~/.bashrc
   source <(sandbox-run completion zsh)      # in ~/.zshrc, after compinit
   sandbox-run completion fish > ~/.config/fish/completions/sandbox-run.fish`,
@@ -36,7 +36,7 @@ you press Tab.`,
 			if len(args) == 1 {
 				return nil
 			}
-			return wrongShell(cmd, errors.New("which shell? One of "+strings.Join(shells, ", ")))
+			return shellError(cmd, errors.New("which shell? One of "+strings.Join(shells, ", ")))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root := cmd.Root()
@@ -48,22 +48,25 @@ you press Tab.`,
 			case "fish":
 				return root.GenFishCompletion(c.Std.Out, true)
 			}
-			return wrongShell(cmd, fmt.Errorf("no completion for %q; there is %s", args[0], strings.Join(shells, ", ")))
+			return shellError(cmd, fmt.Errorf("no completion for %q; there is %s", args[0], strings.Join(shells, ", ")))
 		},
 	}
 }
 
-func wrongShell(cmd *cobra.Command, err error) error {
+func shellError(cmd *cobra.Command, err error) error {
 	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
 }
 
-// addCompletions says which values flags can have. Only a shell that asks needs to know.
+// addCompletions adds the values of flags and arguments. It is called only if a shell requests completions.
 func addCompletions(root *cobra.Command) {
 	words := map[string][]string{
 		"network": {string(sandbox.NetworkNone), string(sandbox.NetworkLocalhost)},
 		"scratch": {string(sandbox.ScratchAuto), string(sandbox.ScratchDisk), string(sandbox.ScratchMemory)},
 		"backend": append([]string{app.Auto}, app.AllBackends()...),
-		"require": {string(sandbox.TierProcess), string(sandbox.TierNamespace), string(sandbox.TierContainer), string(sandbox.TierGVisor), string(sandbox.TierMicroVM)},
+		"require": {
+			string(sandbox.TierProcess), string(sandbox.TierNamespace), string(sandbox.TierContainer), string(sandbox.TierGVisor),
+			string(sandbox.TierMicroVM),
+		},
 		"format":  {cli.FormatText, cli.FormatJSON, cli.FormatNDJSON},
 		"color":   {cli.ColourAuto, cli.ColourAlways, cli.ColourNever},
 		"lang":    languageNames(),
@@ -72,12 +75,12 @@ func addCompletions(root *cobra.Command) {
 
 		"log-level": {"debug", "info", "warn", "error"}, "allow-backend": app.AllBackends(),
 	}
-	// Names of what the user has are looked up only when they are asked for.
-	named := map[string]cobra.CompletionFunc{"template": once(templateNames), "workspace": once(workspaceNames)}
+	// Names that take file access are read only when the shell requests them.
+	named := map[string]cobra.CompletionFunc{"template": completeUnused(templateNames), "workspace": completeUnused(workspaceNames)}
 	for flag, names := range named {
 		_ = root.RegisterFlagCompletionFunc(flag, names) // the flag exists
 	}
-	named["key"] = once(keyNames)
+	named["key"] = completeUnused(keyNames)
 	for _, group := range root.Commands() {
 		for _, cmd := range group.Commands() {
 			if cmd.Name() == "rotate" {
@@ -91,7 +94,7 @@ func addCompletions(root *cobra.Command) {
 	root.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveDefault // files, besides the commands
 	}
-	images, _, _ := root.Find([]string{"image"}) // it is there
+	images, _, _ := root.Find([]string{"image"}) // the command exists
 	for _, cmd := range slices.Concat([]*cobra.Command{root}, root.Commands(), images.Commands()) {
 		if slices.Contains([]string{"export", "inspect", "rm", "tag", "update"}, cmd.Name()) && cmd.Parent() == images {
 			cmd.ValidArgsFunction = imageNames
@@ -102,16 +105,16 @@ func addCompletions(root *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc("image", imageNames) // the flag exists
 		}
 		for flag, values := range words {
-			if f := cmd.Flags().Lookup(flag); f != nil && len(f.Annotations[cli.NoVariable]) == 0 { // which has words of its own
+			if f := cmd.Flags().Lookup(flag); f != nil && len(f.Annotations[cli.NoVariable]) == 0 { // others have other values
 				_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 			}
 		}
 	}
 }
 
-// imageNames are those of the images here.
+// imageNames completes the names of stored images.
 func imageNames(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-	images, _ := cli.ListImages() // a list that can not be read completes nothing
+	images, _ := cli.ListImages() // an unreadable store has no completions
 	for _, i := range images {
 		for _, name := range i.Names {
 			names = append(names, image.Familiar(name))
@@ -120,8 +123,8 @@ func imageNames(*cobra.Command, []string, string) (names []string, _ cobra.Shell
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// once completes a word that is not there yet, and no files.
-func once(names func(ctx context.Context) []string) cobra.CompletionFunc {
+// completeUnused completes names that are not yet among the arguments, and no files.
+func completeUnused(names func(ctx context.Context) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		left := slices.DeleteFunc(names(cmd.Context()), func(line string) bool {
 			name, _, _ := strings.Cut(line, "\t")
@@ -131,7 +134,7 @@ func once(names func(ctx context.Context) []string) cobra.CompletionFunc {
 	}
 }
 
-// templateNames are those there are, once each: some are there for several languages.
+// templateNames lists the names of templates. A name that several languages have is listed once.
 func templateNames(context.Context) []string {
 	store, err := templateStore("")
 	if err != nil {
@@ -151,7 +154,7 @@ func workspaceNames(ctx context.Context) []string {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	infos, _ := workspace.List(ctx, "") // those that can be read
+	infos, _ := workspace.List(ctx, "") // unreadable ones are left out
 	var names []string
 	for _, i := range infos {
 		names = append(names, i.Name)
@@ -159,7 +162,7 @@ func workspaceNames(ctx context.Context) []string {
 	return names
 }
 
-// keyNames are those in the file that is the user's own, or named by the variable.
+// keyNames lists the names of keys in the file of the variable, or in the user's own file.
 func keyNames(ctx context.Context) (names []string) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -168,7 +171,7 @@ func keyNames(ctx context.Context) (names []string) {
 	if err != nil {
 		return nil
 	}
-	keys, _ := s.List(ctx) // those that can be read
+	keys, _ := s.List(ctx) // unreadable ones are left out
 	for _, k := range keys {
 		names = append(names, k.Name)
 	}

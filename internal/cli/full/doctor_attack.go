@@ -14,10 +14,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// attackBackend carries out the attack suite against a backend, for doctor --attack. A breach is in the exit code. This executable plays
-// the attackers, too.
+// attackBackend runs the attack suite against a backend, for doctor --attack. A breach sets c.Code. The attacking programs are this
+// executable as well.
 func attackBackend(c *cli.Invocation, only, runtime, image string) error {
-	ctx, cancel := cli.CancelOnSignals(func() {}) // a case ends with its context, and what it made with it
+	ctx, cancel := cli.CancelOnSignals(func() {}) // a case cleans up when its context ends
 	defer cancel(nil)
 	return attackBackendWith(ctx, attack.Run, c, only, runtime, image)
 }
@@ -79,13 +79,13 @@ func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, 
 	return show.Conclude(report, cli.MissingLines(report.Isolation.Missing))
 }
 
-// newVictim is this executable as a supervisor that will be killed. flags choose the backend.
+// newVictim makes the command of a supervisor that the suite kills. flags select the backend.
 func newVictim(self, tier, mark string, flags []string) *exec.Cmd {
 	const inside = "/victim"
 	args := append([]string{"exec"}, flags...)
 	args = append(args, "--require", tier, "--timeout", "1m", "--quiet", "--volume", self+":"+inside, "--env", hostile.Variable+"="+mark, "--")
 	cmd := exec.Command(self, append(args, hostile.Args(inside, mark, "fork", "sessions", "4", "1m")...)...)
-	cmd.Env = []string{} // no defaults of the user's
+	cmd.Env = []string{} // variables of the user must not change defaults
 	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "DOCKER_CONTEXT",
 		"DOCKER_CONFIG"} {
 		if v, ok := os.LookupEnv(name); ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// A breach, or an attack that could not be carried out, is in the exit code.
+// A report that is not ok sets the exit code.
 func TestAttackReport(t *testing.T) {
 	for _, test := range []struct {
 		held, json bool
@@ -27,7 +27,8 @@ func TestAttackReport(t *testing.T) {
 		t.Cleanup(func() { _ = out.Close() })
 		c := &cli.Invocation{Std: cli.Streams{Out: out, Err: out}, JSON: test.json}
 		suite := func(_ context.Context, o attack.Options) (*attack.Report, error) {
-			if victim := o.Victim("mark").Args; o.Backend.Name() != app.Process || !slices.Equal(victim[1:4], []string{"exec", "--backend", app.Process}) {
+			victim, want := o.Victim("mark").Args, []string{"exec", "--backend", app.Process}
+			if o.Backend.Name() != app.Process || !slices.Equal(victim[1:4], want) {
 				t.Errorf("%s, %q", o.Backend.Name(), victim)
 			}
 			return &attack.Report{OK: test.held}, nil

@@ -19,17 +19,17 @@ import (
 
 func init() { implement("image", (*commands).newImage) }
 
-const imageLong = `Images are whole root file systems with a toolchain in them, for --image. They are kept
-unpacked in /var/lib/sandbox-run/images (root's) or $XDG_DATA_HOME/sandbox-run/images
-(~/.local/share/…), or in the directory that SANDBOX_RUN_IMAGES names, and shared by all
-sandboxes, which can not change them. Nothing is fetched unless you say so.
+const imageLong = `Images are root file systems with a toolchain, for --image. They are stored unpacked in
+/var/lib/sandbox-run/images (root) or $XDG_DATA_HOME/sandbox-run/images (other users,
+~/.local/share/…), or in the directory of SANDBOX_RUN_IMAGES. All sandboxes share them
+read-only. Images are downloaded only on request.
 
-An image is called NAME[:TAG], NAME@sha256:…, or by the beginning of its id. python is
+IMAGE is NAME[:TAG], NAME@sha256:…, or the beginning of an id. python means
 docker.io/library/python:latest.
 
 Exit codes:
   0    done                             125  sandbox-run itself failed, or the registry
-  2    usage; no such image             126  refused: no image, a false one, or too large
+  2    usage; no such image             126  refused: missing, invalid or too large
   130, 143  cancelled: Ctrl-C, SIGTERM`
 
 func (c *commands) newImage() *cobra.Command {
@@ -48,8 +48,8 @@ func (c *commands) newImage() *cobra.Command {
 func (c *commands) newImageList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list [flags]",
-		Short:   "List the images there are",
-		Long:    "Lists the images there are, with a line for each of their names, and what they take\nup on the disk.",
+		Short:   "List the images",
+		Long:    "Lists the images with a line for each of their names, and their size on the disk.",
 		Example: "  sandbox-run image list\n  sandbox-run image list --json",
 		Aliases: []string{"ls"},
 		RunE: func(*cobra.Command, []string) error {
@@ -67,11 +67,11 @@ func (c *commands) newImageList() *cobra.Command {
 			return c.printImages(images)
 		},
 	}
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print them as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the images as one JSON document")
 	return cmd
 }
 
-// noName stands for the name of an image that has none.
+// noName stands in place of the name of an image without one.
 const noName = "-"
 
 func (c *commands) printImages(images []*image.Image) error {
@@ -82,7 +82,7 @@ func (c *commands) printImages(images []*image.Image) error {
 			names = []string{noName}
 		}
 		for _, name := range names {
-			if err := t.Add(image.Familiar(name), shortID(i.ID), i.Platform, sandbox.Size(i.Size).String(), age(i.Created)); err != nil {
+			if err := t.Add(image.Familiar(name), shortID(i.ID), i.Platform, sandbox.Size(i.Size).String(), formatCreated(i.Created)); err != nil {
 				return err
 			}
 		}
@@ -90,7 +90,7 @@ func (c *commands) printImages(images []*image.Image) error {
 	return t.Flush()
 }
 
-// shortID is as much of an id, or of any digest, as people need.
+// shortID returns the first 12 digits of an id or a digest.
 func shortID(id string) string {
 	_, hex, found := strings.Cut(id, ":")
 	if !found {
@@ -99,8 +99,8 @@ func shortID(id string) string {
 	return hex[:min(len(hex), 12)]
 }
 
-// age is when an image says that it was made. Reproducible ones say that it was in 1970 or 1980.
-func age(t time.Time) string {
+// formatCreated formats the creation time of an image. Reproducible images have one of 1970 or 1980, which is unknown.
+func formatCreated(t time.Time) string {
 	if t.IsZero() || t.Year() <= 1980 {
 		return "unknown"
 	}
@@ -110,11 +110,11 @@ func age(t time.Time) string {
 func (c *commands) newImageInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] IMAGE",
-		Short: "Say what is known of an image",
-		Long: "Says what is known of an image: its names, what it is made of, and what it says about\nrunning it. The user inside is " +
-			"always the sandbox's own, whatever the image says.",
+		Short: "Describe an image",
+		Long: "Describes an image: its names, its layers, and its configuration for running it. The\nuser inside is always the " +
+			"sandbox's own, not the image's.",
 		Example: "  sandbox-run image inspect python\n  sandbox-run image inspect --json 3f9a | jq .config.env",
-		Args:    takeNames("image", 1, 1),
+		Args:    requireNames("image", 1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			img, err := findImage(args[0])
 			if err != nil {
@@ -126,29 +126,32 @@ func (c *commands) newImageInspect() *cobra.Command {
 			return c.describeImage(img)
 		},
 	}
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print it as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the image as one JSON document")
 	return cmd
 }
 
-// findImage looks up an image by the name that the user gave, without making a store where there is none.
+// findImage looks up an image by reference. It does not create a missing store.
 func findImage(ref string) (*image.Image, error) {
 	store, err := app.OpenExistingImages()
 	if err != nil {
 		return nil, err
 	}
 	if store == nil {
-		return nil, unlisted(ref, image.ErrNotFound)
+		return nil, explainMissing(ref, image.ErrNotFound)
 	}
 	img, err := store.Lookup(ref)
-	return img, unlisted(ref, err)
+	return img, explainMissing(ref, err)
 }
 
-// unlisted says what to do about an image that is not there.
-func unlisted(ref string, err error) error {
+// explainMissing adds a hint to the error of a missing image. It returns other errors unchanged.
+func explainMissing(ref string, err error) error {
 	if !errors.Is(err, image.ErrNotFound) {
 		return err
 	}
-	return &sandbox.Error{Op: "image " + ref, Kind: sandbox.ErrNotFound, Err: image.ErrNotFound, Hint: "sandbox-run image list, or sandbox-run image pull " + ref}
+	return &sandbox.Error{
+		Op: "image " + ref, Kind: sandbox.ErrNotFound, Err: image.ErrNotFound,
+		Hint: "sandbox-run image list, or sandbox-run image pull " + ref,
+	}
 }
 
 func (c *commands) describeImage(i *image.Image) error {
@@ -157,8 +160,8 @@ func (c *commands) describeImage(i *image.Image) error {
 		{"digest", i.Digest},
 		{"platform", i.Platform},
 		{"size", sandbox.Size(i.Size).String()},
-		{"created", age(i.Created)},
-		{"added", moment(i.Added)},
+		{"created", formatCreated(i.Created)},
+		{"added", formatTime(i.Added)},
 	}
 	add := func(label string, values ...string) {
 		for _, v := range values {
@@ -210,7 +213,7 @@ func (c *commands) newImageTag() *cobra.Command {
 			if len(args) == 1 {
 				return usageError(cmd, errors.New("which name is it to have?"))
 			}
-			return takeNames("image", 2, -1)(cmd, args)
+			return requireNames("image", 2, -1)(cmd, args)
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			img, err := findImage(args[0])
@@ -239,11 +242,11 @@ func (c *commands) newImageTag() *cobra.Command {
 	return cmd
 }
 
-// removedImage is what became of one reference, as JSON.
+// removedImage is the result of image rm for one reference, as JSON.
 type removedImage struct {
 	Ref     string             `json:"ref"`
 	ID      string             `json:"id,omitempty"`
-	Removed bool               `json:"removed"` // the image itself, and not just a name of it
+	Removed bool               `json:"removed"` // the image, not only one of its names
 	Error   *sandbox.ErrorInfo `json:"error,omitempty"`
 }
 
@@ -252,11 +255,11 @@ func (c *commands) newImageRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] IMAGE…",
 		Short: "Remove images",
-		Long: `Removes names of images, and images with their last name. Given an id, the image with
-all its names; --force is needed if there are several. One that sandboxes use is
-refused. All that can be removed is, whatever becomes of the others.`,
+		Long: `Removes names of images. An image is removed with its last name. An id removes the image
+with all its names; several names need --force. An image that sandboxes use is not
+removed. A failure does not stop the removal of the others.`,
 		Example: "  sandbox-run image rm python:3.12\n  sandbox-run image rm --force 3f9a",
-		Args:    takeNames("image", 1, -1),
+		Args:    requireNames("image", 1, -1),
 		RunE: func(_ *cobra.Command, refs []string) error {
 			report := []removedImage{}
 			return c.forEach(refs, func(ref string) error {
@@ -278,7 +281,7 @@ refused. All that can be removed is, whatever becomes of the others.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "given an id, remove the image even if it has several names")
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print what became of each as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the results as one JSON document")
 	return cmd
 }
 
@@ -288,13 +291,14 @@ func removeImage(ref string, force bool) (*image.Image, bool, error) {
 		return nil, false, err
 	}
 	if store == nil {
-		return nil, false, unlisted(ref, image.ErrNotFound)
+		return nil, false, explainMissing(ref, image.ErrNotFound)
 	}
 	img, removed, err := store.Remove(ref, force)
-	return img, removed, unlisted(ref, err)
+	return img, removed, explainMissing(ref, err)
 }
 
-// forEach does something for each argument, whatever becomes of the others, and reports: as text, the failures; as JSON, everything.
+// forEach calls do for every argument, also after a failure. It returns the joined errors or, with --json, prints the document and sets
+// c.Code.
 func (c *commands) forEach(args []string, do func(string) error, document func() any) error {
 	var failed []error
 	for _, a := range args {
@@ -315,14 +319,14 @@ func (c *commands) newImagePrune() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove images that have no name",
-		Long: `Removes images that have no name any more, as an update leaves them, and whatever
-belongs to no image. What sandboxes use is never removed.`,
+		Long: `Removes images without a name, such as those that an update replaced, and files that
+belong to no image. Images that sandboxes use are not removed.`,
 		Example: "  sandbox-run image prune\n  sandbox-run image prune --all --older 720h --dry-run",
 		RunE: func(*cobra.Command, []string) error {
 			report := &image.Report{}
 			store, err := app.OpenExistingImages()
 			if err == nil && store != nil {
-				report, err = interruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
+				report, err = runInterruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
 			}
 			if err != nil {
 				return err
@@ -336,9 +340,9 @@ belongs to no image. What sandboxes use is never removed.`,
 			return c.printPruned(report, o.DryRun)
 		},
 	}
-	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "images with names, too, unless sandboxes use them")
-	cli.AddParsed(cmd.Flags(), &o.Older, "older", "", "only what was added longer ago than this `time`", cli.ReadDuration)
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "also remove images with names, unless sandboxes use them")
+	cli.AddParsed(cmd.Flags(), &o.Older, "older", "", "only images that were added longer ago than this `time`", cli.ReadDuration)
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only print what would be removed")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print what was removed as one JSON document")
 	return cmd
 }
@@ -368,8 +372,8 @@ func (c *commands) printPruned(r *image.Report, dryRun bool) error {
 	return err
 }
 
-// takeNames is for commands that take names of one kind of thing, such as images: at least so many, and at most; most -1 is any number.
-func takeNames(kind string, least, most int) cobra.PositionalArgs {
+// requireNames checks the number of arguments, which are names of the kind, such as image. most -1 is any number.
+func requireNames(kind string, least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
@@ -387,16 +391,16 @@ func usageError(cmd *cobra.Command, err error) error {
 	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: cli.HelpHint(cmd), Err: err}
 }
 
-// interruptible does something that Ctrl-C ends: what was begun is undone, or kept for the next time.
-func interruptible[T any](do func(context.Context) (T, error)) (T, error) {
+// runInterruptible calls do with a context that signals cancel, and returns the signal as the error.
+func runInterruptible[T any](do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := cli.CancelOnSignals(func() {})
 	defer cancel(nil)
 	v, err := do(ctx)
-	return v, cancelled(ctx, err)
+	return v, explainSignal(ctx, err)
 }
 
-// cancelled says of whatever went wrong after a signal that it was the signal: nothing else can be told apart from it.
-func cancelled(ctx context.Context, err error) error {
+// explainSignal replaces an error after a signal by the signal: errors that the cancelled context has caused can not be told apart.
+func explainSignal(ctx context.Context, err error) error {
 	var signal cli.SignalCause
 	if err != nil && errors.As(context.Cause(ctx), &signal) {
 		return signal

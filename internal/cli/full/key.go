@@ -18,9 +18,9 @@ import (
 
 func init() { implement("key", (*commands).newKey) }
 
-const keyLong = `API keys let others than yourself use a server (sandbox-run serve). A key is shown once,
-when it is made; kept is only a hash of it, in $XDG_DATA_HOME/sandbox-run/keys.json
-(~/.local/share/…), or where --keys says. A running server knows of every change at once.`
+const keyLong = `API keys let clients other than yourself use a server (sandbox-run serve). A key is shown
+once, when it is made. Only its hash is stored, in $XDG_DATA_HOME/sandbox-run/keys.json
+(~/.local/share/…) or in the file of --keys. A running server applies changes at once.`
 
 func (c *commands) newKey() *cobra.Command {
 	cmd := c.NewGroup("key", keyLong,
@@ -29,8 +29,8 @@ func (c *commands) newKey() *cobra.Command {
 	return cmd
 }
 
-// keyFlags are what all of them have.
-func (c *commands) keyFlags(fs *pflag.FlagSet, path *string) {
+// addKeyFlags adds the flags that all subcommands of key have.
+func (c *commands) addKeyFlags(fs *pflag.FlagSet, path *string) {
 	fs.StringVar(path, "keys", "", "`file` of keys (default your own)")
 	fs.BoolVar(&c.JSON, "json", false, "print one JSON document")
 }
@@ -44,8 +44,8 @@ func openKeys(cmd *cobra.Command, path string) (*key.Store, error) {
 	return s, cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 }
 
-// madeKey is a key with its token, as JSON.
-type madeKey struct {
+// createdKey is a new key with its token, as JSON.
+type createdKey struct {
 	key.Key
 	Token string `json:"token"`
 }
@@ -57,14 +57,14 @@ func (c *commands) newKeyCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "Make a key",
-		Long: `Makes a key and prints it on standard output: the only time that it is shown. Clients send
-it as "Authorization: Bearer KEY".
+		Long: `Makes a key and prints it on standard output. It is not shown again. Clients send it as
+"Authorization: Bearer KEY".
 
-Scopes: run (run programs, and have one's own runs), read (see one's own runs and the
-languages), admin (all of that, metrics, and health that runs a sandbox).
+Scopes: run (run programs and manage the key's own runs), read (see the key's own runs and
+the languages), admin (all of these, metrics, and health checks that run a sandbox).
 
-Limits are what the key may ask for at the most, besides what the server allows, and how
-often: ` + limitList() + `.`,
+Limits apply to the requests of the key, in addition to the ceilings of the server. Their
+names: ` + listLimits() + `.`,
 		Example: `  sandbox-run key create --name ci
   sandbox-run key create --name grafana --scopes admin --expires 2031-01-31
   sandbox-run key create --name class --limits timeout=10s,memory=256m,rate=30/m,concurrency=2`,
@@ -78,28 +78,28 @@ often: ` + limitList() + `.`,
 			if err != nil {
 				return cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 			}
-			c.noteKey(k.ID, "created")
+			c.auditKey(k.ID, "created")
 			return c.showToken(k, token)
 		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&n.Name, "name", "", "`name` of the key")
-	fs.Var(&scopes, "scopes", "what it is good for: `names` with commas: "+strings.Join(key.Scopes(), ", ")+" (default run)")
-	cli.AddParsed(fs, &n.Expires, "expires", "", "`when` it ends: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)",
-		readEnd)
-	cli.AddParsed(fs, &n.Limits, "limits", "", "what it may use: `name=value` with commas", key.ParseLimits)
+	fs.Var(&scopes, "scopes", "what the key permits: `names` with commas: "+strings.Join(key.Scopes(), ", ")+" (default run)")
+	cli.AddParsed(fs, &n.Expires, "expires", "",
+		"`when` the key expires: 2031-01-31, 2031-01-31T15:04:05Z, or 12h, 90d from now (default never)", readExpiry)
+	cli.AddParsed(fs, &n.Limits, "limits", "", "limits of the key: `name=value` with commas", key.ParseLimits)
 	for _, name := range []string{"name", "scopes", "expires", "limits"} {
 		cli.Annotate(fs.Lookup(name), cli.NoVariable, "one key's, not every key's")
 	}
-	c.keyFlags(fs, &path)
+	c.addKeyFlags(fs, &path)
 	return cmd
 }
 
-// limitList names the limits, wrapped as help is.
-func limitList() string {
+// listLimits lists the names of limits, wrapped for the help text.
+func listLimits() string {
 	var b strings.Builder
-	width := len("often: ")
+	width := len("names: ")
 	for i, name := range key.LimitNames() {
 		if i > 0 {
 			b.WriteString(",")
@@ -117,8 +117,8 @@ func limitList() string {
 	return b.String()
 }
 
-// readEnd reads a point in time that is to come, or how far off it is.
-func readEnd(s string) (time.Time, error) {
+// readExpiry parses a point in time, or a duration from now.
+func readExpiry(s string) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, time.DateOnly} {
 		if at, err := time.ParseInLocation(layout, s, time.Local); err == nil {
 			return at, nil
@@ -127,7 +127,7 @@ func readEnd(s string) (time.Time, error) {
 	in, err := time.ParseDuration(s)
 	if days, ok := strings.CutSuffix(s, "d"); ok && sandbox.IsDecimal(days) {
 		in, err = cli.ReadDuration(days)
-		if in > 100*365*time.Second { // of what are days
+		if in > 100*365*time.Second { // ReadDuration has read the days as seconds
 			err = errors.New("too far off")
 		}
 		in *= 24 * 60 * 60
@@ -138,26 +138,26 @@ func readEnd(s string) (time.Time, error) {
 	return time.Now().Add(in), nil
 }
 
-// showToken prints a token, alone on standard output, so that it can be taken from there.
+// showToken prints the token to standard output, and the description of the key to standard error.
 func (c *commands) showToken(k key.Key, token string) error {
 	if c.JSON {
-		return c.WriteJSON(madeKey{k, token})
+		return c.WriteJSON(createdKey{k, token})
 	}
 	if _, err := fmt.Fprintln(c.Std.Out, token); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Std.Err, "key %s (%s) may: %s; %s. It is not shown again.\n", k.Name, k.ID, strings.Join(k.Scopes, ", "), ending(k))
+	fmt.Fprintf(c.Std.Err, "key %s (%s) may: %s; %s. It is not shown again.\n", k.Name, k.ID, strings.Join(k.Scopes, ", "), describeExpiry(k))
 	return nil
 }
 
-func ending(k key.Key) string {
+func describeExpiry(k key.Key) string {
 	switch {
 	case k.Expires.IsZero():
 		return "never expires"
 	case k.Expired(time.Now()):
-		return "expired " + moment(k.Expires)
+		return "expired " + formatTime(k.Expires)
 	}
-	return "expires " + moment(k.Expires)
+	return "expires " + formatTime(k.Expires)
 }
 
 func (c *commands) newKeyList() *cobra.Command {
@@ -165,8 +165,8 @@ func (c *commands) newKeyList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list [flags]",
 		Aliases: []string{"ls"},
-		Short:   "List the keys there are",
-		Long:    "Lists the keys there are, what they are good for, and when they were last used.",
+		Short:   "List the keys",
+		Long:    "Lists the keys with their scopes, their limits and the time of their last use.",
 		Example: "  sandbox-run key list\n  sandbox-run key list --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := openKeys(cmd, path)
@@ -186,35 +186,35 @@ func (c *commands) newKeyList() *cobra.Command {
 			}
 			t := c.NewTable(c.Std.Out, "ID", "NAME", "SCOPES", "EXPIRES", "LAST USED", "LIMITS")
 			for _, k := range keys {
-				if err := t.Add(k.ID, k.Name, strings.Join(k.Scopes, ","), expiry(k), moment(k.Used), k.Limits.String()); err != nil {
+				if err := t.Add(k.ID, k.Name, strings.Join(k.Scopes, ","), formatExpiry(k), formatTime(k.Used), k.Limits.String()); err != nil {
 					return err
 				}
 			}
 			return t.Flush()
 		},
 	}
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
-func expiry(k key.Key) string {
+func formatExpiry(k key.Key) string {
 	switch {
 	case k.Expires.IsZero():
 		return "never"
 	case k.Expired(time.Now()):
 		return "expired"
 	}
-	return moment(k.Expires)
+	return formatTime(k.Expires)
 }
 
 func (c *commands) newKeyShow() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:     "show [flags] NAME",
-		Short:   "Say what is known of a key",
-		Long:    "Says what is known of a key, by its name or id. The key itself is not.",
+		Short:   "Describe a key",
+		Long:    "Describes a key, by its name or id. The secret is not stored and can not be shown.",
 		Example: "  sandbox-run key show ci",
-		Args:    oneKey,
+		Args:    requireOneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			s, err := openKeys(cmd, path)
 			if err != nil {
@@ -232,20 +232,20 @@ func (c *commands) newKeyShow() *cobra.Command {
 				limits = "the server's"
 			}
 			lines := [][2]string{
-				{"id", k.ID}, {"name", k.Name}, {"scopes", strings.Join(k.Scopes, ", ")}, {"limits", limits}, {"made", moment(k.Created)},
-				{"expires", expiry(k)}, {"last used", moment(k.Used)},
+				{"id", k.ID}, {"name", k.Name}, {"scopes", strings.Join(k.Scopes, ", ")}, {"limits", limits}, {"made", formatTime(k.Created)},
+				{"expires", formatExpiry(k)}, {"last used", formatTime(k.Used)},
 			}
 			if !k.Rotated.IsZero() {
-				lines = append(lines, [2]string{"rotated", moment(k.Rotated)})
+				lines = append(lines, [2]string{"rotated", formatTime(k.Rotated)})
 			}
 			return c.printFields(lines)
 		},
 	}
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
-func oneKey(cmd *cobra.Command, args []string) error {
+func requireOneKey(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
@@ -260,10 +260,10 @@ func (c *commands) newKeyRotate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate [flags] NAME",
 		Short: "Give a key a new secret",
-		Long: `Gives a key, by its name or id, a new secret and prints it. What it is good for stays, and
-so do the runs that belong to it. The old secret ends at once, or after --overlap.`,
+		Long: `Gives a key, by its name or id, a new secret and prints it. Scopes, limits and the runs of
+the key stay. The old secret ends at once, or after --overlap.`,
 		Example: "  sandbox-run key rotate ci\n  sandbox-run key rotate --overlap 1h ci",
-		Args:    oneKey,
+		Args:    requireOneKey,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			s, err := openKeys(cmd, path)
 			if err != nil {
@@ -273,12 +273,12 @@ so do the runs that belong to it. The old secret ends at once, or after --overla
 			if err != nil {
 				return err
 			}
-			c.noteKey(k.ID, "rotated")
+			c.auditKey(k.ID, "rotated")
 			return c.showToken(k, token)
 		},
 	}
-	cli.AddParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret is good, too (default none)", cli.ReadDuration)
-	c.keyFlags(cmd.Flags(), &path)
+	cli.AddParsed(cmd.Flags(), &overlap, "overlap", "", "`time` for which the old secret stays valid (default none)", cli.ReadDuration)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
@@ -293,7 +293,7 @@ func (c *commands) newKeyRemove() *cobra.Command {
 			if len(args) > 0 {
 				return nil
 			}
-			return oneKey(cmd, args)
+			return requireOneKey(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, names []string) error {
 			s, err := openKeys(cmd, path)
@@ -307,7 +307,7 @@ func (c *commands) newKeyRemove() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				c.noteKey(k.ID, "removed")
+				c.auditKey(k.ID, "removed")
 				if !c.JSON {
 					fmt.Fprintf(c.Std.Out, "removed %s\n", cli.EscapeLine(k.Name))
 				}
@@ -315,12 +315,12 @@ func (c *commands) newKeyRemove() *cobra.Command {
 			}, func() any { return report })
 		},
 	}
-	c.keyFlags(cmd.Flags(), &path)
+	c.addKeyFlags(cmd.Flags(), &path)
 	return cmd
 }
 
-// noteKey writes to your audit log what became of a key. That it could not be is said, and changes nothing.
-func (c *commands) noteKey(id, what string) {
+// auditKey writes the change of a key to the user's audit log. A failure is printed and has no other effect.
+func (c *commands) auditKey(id, what string) {
 	log, err := audit.Open("", audit.Options{})
 	if err == nil {
 		entry := audit.Entry{Kind: audit.KindKey, Who: audit.Me(audit.EntryCLI), Reason: what}
@@ -328,6 +328,6 @@ func (c *commands) noteKey(id, what string) {
 		err = log.Append(entry)
 	}
 	if err != nil {
-		c.Complain("not in the audit log: " + err.Error())
+		c.PrintMessage("not in the audit log: " + err.Error())
 	}
 }

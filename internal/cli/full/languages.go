@@ -19,17 +19,17 @@ func init() { implement("languages", (*commands).newLanguages) }
 func (c *commands) newLanguages() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "languages [flags]",
-		Long: `Lists the languages that code can be in: which version of its toolchain was found on
-this machine and where, or which image stands in for it, whether it can be used, and what
-would install what is missing.`,
+		Long: `Lists the supported languages: the version and path of the toolchain that was found on
+this machine, or the image that is used instead; whether the language can be used; and
+the command that installs a missing toolchain.`,
 		Example: "  sandbox-run languages\n  sandbox-run languages --json",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return c.languages(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.printLanguages(cmd) },
 	}
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the list as one JSON document")
 	return cmd
 }
 
-func (c *commands) languages(cmd *cobra.Command) error {
+func (c *commands) printLanguages(cmd *cobra.Command) error {
 	b, err := app.Open(app.Native, app.Options{})
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *commands) languages(cmd *cobra.Command) error {
 	t := c.NewTable(c.Std.Out, "LANGUAGE", "STATE", "VERSION", "PROGRAM")
 	var lacking strings.Builder
 	for _, a := range all {
-		if err := t.Add(a.Name, string(a.State), cmp.Or(a.Version, "-"), program(a)); err != nil {
+		if err := t.Add(a.Name, string(a.State), cmp.Or(a.Version, "-"), describeProgram(a)); err != nil {
 			return err
 		}
 		if a.State == executor.Ready {
@@ -72,8 +72,8 @@ func (c *commands) languages(cmd *cobra.Command) error {
 	return err
 }
 
-// program is what a language is run with.
-func program(a executor.Availability) string {
+// describeProgram names the image or the path of the toolchain.
+func describeProgram(a executor.Availability) string {
 	if a.Image != "" {
 		return "image " + a.Image
 	}

@@ -15,7 +15,7 @@ func init() { implement("man", (*commands).newMan) }
 func (c *commands) newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:     "man",
-		Long:    "Prints the manual page, made of the same texts as every --help.",
+		Long:    "Prints the manual page, which is made of the texts of --help.",
 		Example: "  sandbox-run man | man -l -\n  sandbox-run man > /usr/local/share/man/man1/sandbox-run.1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := c.Std.Out.Write(manPage(cmd.Root()))
@@ -24,8 +24,7 @@ func (c *commands) newMan() *cobra.Command {
 	}
 }
 
-// manPage is the help of all commands as one page. The date is left out: it would be that of the build, which is of no use to a
-// reader.
+// manPage formats the help of all commands as one manual page. It has no date: that of the build does not help a reader.
 func manPage(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	name := root.Name()
@@ -125,7 +124,7 @@ func manCommand(b *bytes.Buffer, cmd *cobra.Command) {
 	}
 }
 
-// manText keeps paragraphs and lets the reader's terminal break the lines.
+// manText writes paragraphs without line breaks: man breaks the lines.
 func manText(b *bytes.Buffer, text string) {
 	for i, paragraph := range strings.Split(text, "\n\n") {
 		if i > 0 {
@@ -138,7 +137,7 @@ func manText(b *bytes.Buffer, text string) {
 // exampleBreak ends the examples of commands that run programs. The manual page and the command reference have a table of exit codes.
 const exampleBreak = "\n\nExit codes:\n"
 
-// manExample keeps lines as they are.
+// manExample writes an example with its line breaks.
 func manExample(b *bytes.Buffer, text string) {
 	text, _, _ = strings.Cut(text, exampleBreak)
 	fmt.Fprintf(b, ".PP\n.nf\n.RS\n%s\n.RE\n.fi\n", roff(strings.ReplaceAll("\n"+text, "\n  ", "\n")[1:]))
@@ -166,7 +165,7 @@ func manFlags(b *bytes.Buffer, flags *pflag.FlagSet, heading string) {
 	})
 }
 
-// roff writes text so that nothing in it is a command: backslashes, dashes that are to stay dashes, and what begins a line.
+// roff escapes text for roff: backslashes, dashes, quotes, and a dot at the beginning of a line.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "…", "...").Replace(text)
 	lines := strings.Split(text, "\n")

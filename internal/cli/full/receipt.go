@@ -21,32 +21,32 @@ func init() { implement("receipt", (*commands).newReceipt) }
 
 func (c *commands) newReceipt() *cobra.Command {
 	cmd := c.NewGroup("receipt",
-		`A server gives a signed receipt to who asks for one ({"receipt": true}): this request
-had this result, behind these walls, at this time. Anybody who has the server's public
-key (GET /v1/receipt-key) can check it.`,
+		`A receipt is a server's signed statement of a run: its request, its result, its isolation
+and its time. A request with {"receipt": true} gets one. The server's public key
+(GET /v1/receipt-key) verifies it.`,
 		"  sandbox-run receipt verify receipt.json\n  sandbox-run receipt verify receipt.json --key server.pem --result result.json")
 	cmd.AddCommand(c.newReceiptVerify())
 	return cmd
 }
 
-// evidence is what a receipt is held against.
-type evidence struct{ key, result, request, log string }
+// receiptInputs are the key and the documents that a receipt is compared with.
+type receiptInputs struct{ key, result, request, log string }
 
 func (c *commands) newReceiptVerify() *cobra.Command {
-	var e evidence
+	var e receiptInputs
 	cmd := &cobra.Command{
 		Use:   "verify [flags] FILE",
-		Short: "Check that a receipt is genuine, and what it says",
+		Short: "Verify a receipt and print its content",
 		Long: `Checks that a receipt was signed with a server's key and not changed since, and prints
-what it says. FILE is what the server gave: the header Sandbox-Run-Receipt, the receipt
-alone, or the whole answer of GET /v1/runs/ID, whose result is then compared, too. A
-dash is standard input. Exits 0 if all of it holds, and 1 if it does not.
+its content. FILE is the value of the header Sandbox-Run-Receipt, the receipt alone, or
+the whole answer of GET /v1/runs/ID, whose result is then compared as well. A dash is
+standard input. Exits 0 if every check succeeds, and 1 otherwise.
 
-The key is that of your own server on this machine unless --key gives another. Get it
-by a way you trust, and not with the receipt.`,
+Without --key, the key is that of your own server on this machine. Get the key over a
+trusted connection, not together with the receipt.`,
 		Example: `  sandbox-run receipt verify receipt.json
   sandbox-run receipt verify receipt.json --key server.pem --result result.json --request body.json`,
-		Args: takeNames("file", 1, 1),
+		Args: requireNames("file", 1, 1),
 		RunE: func(_ *cobra.Command, files []string) error {
 			st, err := c.verifyReceipt(files[0], e)
 			var failed *notGenuine
@@ -57,9 +57,9 @@ by a way you trust, and not with the receipt.`,
 				c.Code = cli.CodeUnhealthy
 			}
 			if c.JSON {
-				return c.WriteJSON(receiptFindings(st, failed))
+				return c.WriteJSON(newReceiptReport(st, failed))
 			}
-			_, err = io.WriteString(c.Std.Out, receiptText(st, failed, c.Palette(c.Std.Out)))
+			_, err = io.WriteString(c.Std.Out, formatReceipt(st, failed, c.Palette(c.Std.Out)))
 			return err
 		},
 	}
@@ -68,18 +68,18 @@ by a way you trust, and not with the receipt.`,
 	flags.StringVar(&e.key, "key", "", "the server's public `key`: a file, or base64")
 	flags.StringVar(&e.result, "result", "", "also compare the result in this `file`")
 	flags.StringVar(&e.request, "request", "", "also compare the body of the request in this `file`")
-	flags.StringVar(&e.log, "audit-log", "", "also look for its entry in the server's audit log, this `file`")
+	flags.StringVar(&e.log, "audit-log", "", "also compare the entry in this `file`, the server's audit log")
 	flags.BoolVar(&c.JSON, "json", false, "print the findings as one JSON document")
 	return cmd
 }
 
-// notGenuine is a receipt that does not hold; anything else that goes wrong is no finding.
+// notGenuine is the error of a receipt that fails a check. Other errors mean that a check was not possible.
 type notGenuine struct{ errs []error }
 
 func (e *notGenuine) Error() string { return errors.Join(e.errs...).Error() }
 
-// verifyReceipt returns the statement where the signature holds, even if something else does not.
-func (c *commands) verifyReceipt(file string, e evidence) (*receipt.Statement, error) {
+// verifyReceipt checks a receipt. It returns the statement if the signature is valid, even if another check fails.
+func (c *commands) verifyReceipt(file string, e receiptInputs) (*receipt.Statement, error) {
 	text, err := c.readDocument(file)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (c *commands) verifyReceipt(file string, e evidence) (*receipt.Statement, e
 	return st, nil
 }
 
-// maxDocument bounds what is read of a file from elsewhere.
+// maxDocument is the maximum size of a file that is read.
 const maxDocument = 256 << 20
 
 func (c *commands) readDocument(name string) ([]byte, error) {
@@ -153,7 +153,7 @@ func (c *commands) readDocument(name string) ([]byte, error) {
 	return text, nil
 }
 
-// serverKey is the key that was given, or this user's own server's.
+// serverKey returns the key of --key, or that of the user's own server.
 func serverKey(given string) (receipt.PublicKey, error) {
 	if given == "" {
 		dir, err := receipt.DefaultDir()
@@ -178,7 +178,7 @@ type receiptReport struct {
 	Statement *receipt.Statement `json:"statement,omitempty"`
 }
 
-func receiptFindings(st *receipt.Statement, failed *notGenuine) receiptReport {
+func newReceiptReport(st *receipt.Statement, failed *notGenuine) receiptReport {
 	r := receiptReport{OK: failed == nil, Faults: []string{}, Statement: st}
 	if failed != nil {
 		for _, err := range failed.errs {
@@ -188,17 +188,17 @@ func receiptFindings(st *receipt.Statement, failed *notGenuine) receiptReport {
 	return r
 }
 
-// receiptText is the findings for people.
-func receiptText(st *receipt.Statement, failed *notGenuine, paint cli.Palette) string {
+// formatReceipt formats the statement and the failed checks for people.
+func formatReceipt(st *receipt.Statement, failed *notGenuine, paint cli.Palette) string {
 	var b strings.Builder
 	if st != nil {
-		for _, line := range receiptLines(st) {
+		for _, line := range listReceiptFields(st) {
 			if line[1] != "" {
 				fmt.Fprintf(&b, "%-10s %s\n", line[0], cli.EscapeLine(line[1]))
 			}
 		}
 	}
-	report := receiptFindings(st, failed)
+	report := newReceiptReport(st, failed)
 	for _, f := range report.Faults {
 		b.WriteString(cli.EscapeLine(f) + "\n")
 	}
@@ -210,20 +210,22 @@ func receiptText(st *receipt.Statement, failed *notGenuine, paint cli.Palette) s
 	return b.String()
 }
 
-func receiptLines(st *receipt.Statement) [][2]string {
+func listReceiptFields(st *receipt.Statement) [][2]string {
 	ended := fmt.Sprintf("%s, exit code %d", st.Verdict, st.ExitCode)
 	if st.Signal != "" {
 		ended += ", " + st.Signal
 	}
 	lines := [][2]string{
-		{"run", st.Run}, {"time", st.Time.Local().Format(time.RFC3339)}, {"language", strings.TrimSpace(st.Language + " " + st.LanguageVersion)},
-		{"verdict", ended}, {"isolation", strings.TrimSpace(st.Isolation.Backend + " " + string(st.Isolation.Tier))},
-		{"request", st.RequestSHA256}, {"code", st.CodeSHA256}, {"stdin", st.StdinSHA256}, {"stdout", st.StdoutSHA256}, {"stderr", st.StderrSHA256},
+		{"run", st.Run}, {"time", st.Time.Local().Format(time.RFC3339)},
+		{"language", strings.TrimSpace(st.Language + " " + st.LanguageVersion)}, {"verdict", ended},
+		{"isolation", strings.TrimSpace(st.Isolation.Backend + " " + string(st.Isolation.Tier))},
+		{"request", st.RequestSHA256}, {"code", st.CodeSHA256}, {"stdin", st.StdinSHA256},
+		{"stdout", st.StdoutSHA256}, {"stderr", st.StderrSHA256},
 	}
 	for _, f := range st.Files {
 		quoted, err := json.Marshal(f.Path)
 		if err != nil {
-			continue // text can be written
+			continue // impossible: every string can be encoded
 		}
 		lines = append(lines, [2]string{"file", fmt.Sprintf("%s %s", f.SHA256, quoted)})
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// noSetting marks flags that have no place in a file of settings.
+// noSetting is the annotation of flags that can not stand in a settings file.
 const noSetting = "no-setting"
 
-// readSettings sets flags from a file of settings: those that neither the command line nor a variable has set.
+// readSettings sets flags from a settings file, except flags that the command line or a variable has set.
 func readSettings(flags *pflag.FlagSet, path string) error {
 	data, err := readBounded(path)
 	if err != nil {
@@ -33,7 +33,7 @@ func readSettings(flags *pflag.FlagSet, path string) error {
 		return nil
 	case yamlite.Map:
 		s := &settingsFile{flags: flags, path: path}
-		return s.read("", doc)
+		return s.readMapping("", doc)
 	default:
 		return sandbox.Invalid("config", "%s: it is %s, not a mapping of names to values", path, yamlite.Kind(doc))
 	}
@@ -53,8 +53,8 @@ type settingsFile struct {
 	path  string
 }
 
-// read takes a mapping. One within another has its name in front: max: {memory: 1g} is max_memory: 1g.
-func (s *settingsFile) read(prefix string, m yamlite.Map) error {
+// readMapping sets the flags of a mapping. The name of a nested mapping is the prefix of its names: max: {memory: 1g} is max_memory: 1g.
+func (s *settingsFile) readMapping(prefix string, m yamlite.Map) error {
 	for _, p := range m {
 		name := strings.ReplaceAll(p.Key, "_", "-")
 		if prefix != "" {
@@ -62,26 +62,26 @@ func (s *settingsFile) read(prefix string, m yamlite.Map) error {
 		}
 		f := s.flags.Lookup(name)
 		if nested, ok := p.Value.(yamlite.Map); ok {
-			if err := s.read(name, nested); err != nil {
+			if err := s.readMapping(name, nested); err != nil {
 				return err
 			}
 			continue
 		}
 		if f == nil || len(f.Annotations[noSetting]) > 0 || name == "help" {
-			return s.unknown(p, name)
+			return s.unknownSettingError(p, name)
 		}
 		if f.Changed {
 			continue
 		}
-		if err := set(f, p.Value); err != nil {
-			return s.wrong(p, "%s: %w", p.Key, cli.PlainCause(err))
+		if err := setFlag(f, p.Value); err != nil {
+			return s.settingError(p, "%s: %w", p.Key, cli.PlainCause(err))
 		}
 	}
 	return nil
 }
 
-// set gives a flag the value of a file. It does not mark it as changed: the file is not what the user said just now.
-func set(f *pflag.Flag, value any) error {
+// setFlag sets a flag to a value of the file. The flag does not count as changed: that means the command line or a variable.
+func setFlag(f *pflag.Flag, value any) error {
 	values := []any{value}
 	if several, ok := value.([]any); ok {
 		if _, ok := f.Value.(*cli.List); !ok {
@@ -111,7 +111,7 @@ func set(f *pflag.Flag, value any) error {
 	return nil
 }
 
-func (s *settingsFile) unknown(p yamlite.Pair, name string) error {
+func (s *settingsFile) unknownSettingError(p yamlite.Pair, name string) error {
 	var all []string
 	s.flags.VisitAll(func(f *pflag.Flag) {
 		if len(f.Annotations[noSetting]) == 0 && f.Name != "help" {
@@ -119,12 +119,12 @@ func (s *settingsFile) unknown(p yamlite.Pair, name string) error {
 		}
 	})
 	if like := nearest.Word(name, all); like != "" {
-		return s.wrong(p, "unknown setting %q; %s?", p.Key, strings.ReplaceAll(like, "-", "_"))
+		return s.settingError(p, "unknown setting %q; %s?", p.Key, strings.ReplaceAll(like, "-", "_"))
 	}
-	return s.wrong(p, "unknown setting %q", p.Key)
+	return s.settingError(p, "unknown setting %q", p.Key)
 }
 
-func (s *settingsFile) wrong(p yamlite.Pair, format string, args ...any) error {
+func (s *settingsFile) settingError(p yamlite.Pair, format string, args ...any) error {
 	where := s.path
 	if p.Line > 0 {
 		where = fmt.Sprintf("%s, line %d", s.path, p.Line)

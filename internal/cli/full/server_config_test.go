@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// settingsOf reads a file and arguments as serve does.
-func settingsOf(t testing.TB, file string, args ...string) (*serveOptions, error) {
+// readTestSettings reads a settings file and arguments as serve does.
+func readTestSettings(t testing.TB, file string, args ...string) (*serveOptions, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "server.yaml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
@@ -42,34 +42,40 @@ warm: python,node
 queue: {wait: 5s}
 log_level: warn
 `
-	o, err := settingsOf(t, file, "--max-pids", "8", "--listen", "[::1]:2")
+	o, err := readTestSettings(t, file, "--max-pids", "8", "--listen", "[::1]:2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := o.settings
-	if !slices.Equal(s.Listen, []string{"[::1]:2"}) || s.Max.Memory != sandbox.GiB || s.Max.Wall != 90*time.Second || s.MaxCompile.Memory != 3*sandbox.GiB || s.Max.Processes != 8 ||
-		!slices.Equal(s.Volumes, []string{"/srv/a", "/srv/b"}) || !s.Workspaces || !slices.Equal(s.Warm, []string{"python", "node"}) || s.QueueWait != 5*time.Second || s.LogLevel.String() != "WARN" ||
+	if !slices.Equal(s.Listen, []string{"[::1]:2"}) || s.Max.Memory != sandbox.GiB || s.Max.Wall != 90*time.Second ||
+		s.MaxCompile.Memory != 3*sandbox.GiB ||
+		s.Max.Processes != 8 ||
+		!slices.Equal(s.Volumes, []string{"/srv/a", "/srv/b"}) || !s.Workspaces || !slices.Equal(s.Warm, []string{"python", "node"}) ||
+		s.QueueWait != 5*time.Second || s.LogLevel.String() != "WARN" ||
 		s.DrainTimeout != defaultDrain {
 		t.Errorf("%+v", s)
 	}
-	if o, err := settingsOf(t, `{"max_memory": "2g", "host": ["a.example"]}`); err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
+	o, err = readTestSettings(t, `{"max_memory": "2g", "host": ["a.example"]}`)
+	if err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
 		t.Errorf("%+v, %v", o.settings, err)
 	}
-	if _, err := settingsOf(t, ""); err != nil {
+	if _, err := readTestSettings(t, ""); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 	for file, says := range map[string]string{
-		"max_memmory: 1g": "line 1: unknown setting \"max_memmory\"; max_memory?", "max: {nonsense: 1}": "unknown setting", "help: true": "unknown setting", "json: true": "unknown setting",
-		"config: x": "unknown setting", "- a": "not a mapping", "max_memory:": "null", "max_memory: ''": "it is empty", "allow_workspaces: maybe": "allow_workspaces", "listen: [[a]]": "a list",
+		"max_memmory: 1g":    "line 1: unknown setting \"max_memmory\"; max_memory?",
+		"max: {nonsense: 1}": "unknown setting", "help: true": "unknown setting", "json: true": "unknown setting",
+		"config: x": "unknown setting", "- a": "not a mapping", "max_memory:": "null", "max_memory: ''": "it is empty",
+		"allow_workspaces: maybe": "allow_workspaces", "listen: [[a]]": "a list",
 		"max_cpus: .inf": "config", "rate: 0": "more than zero", "rate: -1": "more than zero", "max_memory: 1.5.5": "not a size",
 	} {
-		if _, err := settingsOf(t, file); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), says) {
+		if _, err := readTestSettings(t, file); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", file, err, says)
 		}
 	}
 }
 
-// Every flag of serve is a setting, but for those that are about the command.
+// Every flag of serve is a setting, except those of the command itself.
 func TestEveryFlagIsASetting(t *testing.T) {
 	cmd, _ := (&commands{&cli.Invocation{}}).serveCommand()
 	n := 0
@@ -89,7 +95,7 @@ func FuzzServeSettings(f *testing.F) {
 	f.Add("listen: 127.0.0.1:1\nmax: {memory: 1g}\n")
 	f.Add(`{"warm": ["a", "b"], "rate": 2.5}`)
 	f.Fuzz(func(t *testing.T, file string) {
-		o, err := settingsOf(t, file)
+		o, err := readTestSettings(t, file)
 		if err != nil && !errors.Is(err, sandbox.ErrInvalid) {
 			t.Errorf("%q: %v", file, err)
 		}

@@ -9,8 +9,8 @@ import (
 
 func init() { implement("setup", (*commands).newSetup) }
 
-const setupLong = `Installs and starts what sandbox-run can use besides itself, from the distribution's
-packages. It shows the commands first, and asks.`
+const setupLong = `Installs and starts programs that backends need, from the distribution's packages. It
+shows the commands first, and asks.`
 
 func (c *commands) newSetup() *cobra.Command {
 	cmd := c.NewGroup("setup", setupLong, "  sandbox-run setup docker")

@@ -15,16 +15,16 @@ func init() { implement("template", (*commands).newTemplate) }
 
 func (c *commands) newTemplate() *cobra.Command {
 	cmd := c.NewGroup("template",
-		`Code templates: code with placeholders, and harnesses that run a snippet against
-cases. Some are built in; your own are files in $XDG_CONFIG_HOME/sandbox-run/templates
-(or ~/.config/sandbox-run/templates), and come before built-in ones of the same name.
+		`Templates are code with placeholders, and harnesses that run a snippet against test
+cases. Some are built in. Your own are files in $XDG_CONFIG_HOME/sandbox-run/templates
+(or ~/.config/sandbox-run/templates), and replace built-in ones of the same name.
 sandbox-run --template NAME runs one.`,
 		"  sandbox-run template list\n  sandbox-run template show harness --lang python\n  sandbox-run template new greeting --lang go")
 	cmd.AddCommand(c.newTemplateList(), c.newTemplateShow(), c.newTemplateNew())
 	return cmd
 }
 
-// templateDir is the user's directory of templates, or the one that --dir names.
+// templateDir returns the directory of --dir, or the user's directory of templates.
 func templateDir(named string) (string, error) {
 	if named != "" {
 		return named, nil
@@ -44,8 +44,8 @@ func (c *commands) newTemplateList() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:     "list [flags]",
-		Short:   "List the templates there are",
-		Long:    "Lists the templates there are, built-in ones and your own.",
+		Short:   "List the templates",
+		Long:    "Lists the templates: built-in ones and your own.",
 		Example: "  sandbox-run template list\n  sandbox-run template list --json",
 		RunE: func(*cobra.Command, []string) error {
 			store, err := templateStore(dir)
@@ -58,16 +58,16 @@ func (c *commands) newTemplateList() *cobra.Command {
 					Templates []template.Info `json:"templates"`
 				}{found})
 			}
-			_, err = fmt.Fprint(c.Std.Out, cli.EscapeText(templateTable(found)))
+			_, err = fmt.Fprint(c.Std.Out, cli.EscapeText(formatTemplates(found)))
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "`directory` of your templates, instead of the usual one")
+	cmd.Flags().StringVar(&dir, "dir", "", "`directory` of your templates, instead of the default")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the list as one JSON document")
 	return cmd
 }
 
-func templateTable(found []template.Info) string {
+func formatTemplates(found []template.Info) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-16s %-11s %s\n", "NAME", "LANGUAGE", "DESCRIPTION")
 	for _, t := range found {
@@ -93,7 +93,7 @@ func (c *commands) newTemplateShow() *cobra.Command {
 		Short:   "Show a template's variables and text",
 		Long:    "Shows a template's variables and text.",
 		Example: "  sandbox-run template show stdio --lang rust",
-		Args:    oneTemplate,
+		Args:    requireOneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {
 			store, err := templateStore(dir)
 			if err != nil {
@@ -117,8 +117,8 @@ func (c *commands) newTemplateShow() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&language, "lang", "", "`language`, where the name has several")
-	cmd.Flags().StringVar(&dir, "dir", "", "`directory` of your templates, instead of the usual one")
+	cmd.Flags().StringVar(&language, "lang", "", "`language`, if several have a template of that name")
+	cmd.Flags().StringVar(&dir, "dir", "", "`directory` of your templates, instead of the default")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the template as one JSON document")
 	return cmd
 }
@@ -130,7 +130,7 @@ func (c *commands) newTemplateNew() *cobra.Command {
 		Short:   "Write a commented template to start from",
 		Long:    "Writes a commented template to start from into the directory of your templates.",
 		Example: "  sandbox-run template new greeting --lang python",
-		Args:    oneTemplate,
+		Args:    requireOneTemplate,
 		RunE: func(_ *cobra.Command, args []string) error {
 			into, err := templateDir(dir)
 			if err != nil {
@@ -145,12 +145,12 @@ func (c *commands) newTemplateNew() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&language, "lang", "", "`language` of the template")
-	cmd.Flags().StringVar(&dir, "dir", "", "`directory` to write to, instead of the usual one")
+	cmd.Flags().StringVar(&dir, "dir", "", "`directory` to write to, instead of the default")
 	return cmd
 }
 
-// oneTemplate is for commands that take the name of a template.
-func oneTemplate(cmd *cobra.Command, args []string) error {
+// requireOneTemplate checks that the only argument is the name of a template.
+func requireOneTemplate(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}

@@ -17,9 +17,9 @@ func init() { implement("workspace", (*commands).newWorkspace) }
 
 func (c *commands) newWorkspace() *cobra.Command {
 	cmd := c.NewGroup("workspace",
-		`A workspace is a directory that survives between runs: sandboxes see it, writable, as
-/workspace. It is made on first use below $XDG_DATA_HOME/sandbox-run/workspaces
-(~/.local/share/…), has a cap of its own, and one user at a time.`,
+		`A workspace is a directory that survives runs: sandboxes see it, writable, as /workspace.
+It is created at its first use below $XDG_DATA_HOME/sandbox-run/workspaces
+(~/.local/share/…). It has its own cap, and one run at a time can use it.`,
 		"  sandbox-run workspace list\n  sandbox-run workspace show mine\n  sandbox-run workspace rm mine")
 	cmd.AddCommand(c.newWorkspaceList(), c.newWorkspaceShow(), c.newWorkspaceRemove())
 	return cmd
@@ -28,9 +28,9 @@ func (c *commands) newWorkspace() *cobra.Command {
 func (c *commands) newWorkspaceList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [flags]",
-		Short: "List the workspaces there are",
-		Long: `Lists the workspaces there are, with what they hold, what they may hold, when they were
-last used, and by which process they are used now.`,
+		Short: "List the workspaces",
+		Long: `Lists the workspaces with their size, their cap, the time of their last use, and the
+process that uses them now.`,
 		Example: "  sandbox-run workspace list\n  sandbox-run workspace list --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			infos, err := workspace.List(cmd.Context(), "")
@@ -47,24 +47,24 @@ last used, and by which process they are used now.`,
 			t := c.NewTable(c.Std.Out, "NAME", ">SIZE", ">CAP", ">FILES", "LAST USED", "IN USE BY")
 			for _, i := range infos {
 				if err := t.Add(i.Name, atLeast(i, i.Usage.Bytes.String()), i.Cap.String(), atLeast(i, strconv.Itoa(i.Usage.Inodes)),
-					moment(i.LastUsed), user(i)); err != nil {
+					formatTime(i.LastUsed), describeUser(i)); err != nil {
 					return err
 				}
 			}
 			return t.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print them as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the workspaces as one JSON document")
 	return cmd
 }
 
 func (c *commands) newWorkspaceShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show [flags] NAME",
-		Short:   "Say what is known of a workspace",
-		Long:    "Says what is known of a workspace: where it is, what it holds and may hold, who uses it.",
+		Short:   "Describe a workspace",
+		Long:    "Describes a workspace: its path, its size, its cap, and the process that uses it.",
 		Example: "  sandbox-run workspace show mine\n  sandbox-run workspace show --json mine",
-		Args:    takeNames("workspace", 1, 1),
+		Args:    requireNames("workspace", 1, 1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			i, err := workspace.Show(cmd.Context(), "", names[0])
 			if err != nil {
@@ -82,17 +82,17 @@ func (c *commands) newWorkspaceShow() *cobra.Command {
 				{"path", i.Path},
 				{"size", fmt.Sprintf("%s of at most %s (%s)", atLeast(i, i.Usage.Bytes.String()), i.Cap, state)},
 				{"files", fmt.Sprintf("%s of at most %d (%s)", atLeast(i, strconv.Itoa(i.Usage.Inodes)), i.Inodes, state)},
-				{"made", moment(i.Created)},
-				{"last used", moment(i.LastUsed)},
-				{"in use by", user(i)},
+				{"made", formatTime(i.Created)},
+				{"last used", formatTime(i.LastUsed)},
+				{"in use by", describeUser(i)},
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print it as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the workspace as one JSON document")
 	return cmd
 }
 
-// removed is what became of one name, as JSON.
+// removed is the result of rm for one name, as JSON.
 type removed struct {
 	Name    string             `json:"name"`
 	Removed bool               `json:"removed"`
@@ -102,11 +102,11 @@ type removed struct {
 func (c *commands) newWorkspaceRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME…",
-		Short: "Remove workspaces and all that is in them",
-		Long: `Removes workspaces and all that is in them. One that is in use is refused. All that can
-be removed is, whatever becomes of the others.`,
+		Short: "Remove workspaces with their files",
+		Long: `Removes workspaces with their files. A workspace that is in use is not removed. A failure
+does not stop the removal of the others.`,
 		Example: "  sandbox-run workspace rm mine\n  sandbox-run workspace rm one two",
-		Args:    takeNames("workspace", 1, -1),
+		Args:    requireNames("workspace", 1, -1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			report := []removed{}
 			return c.forEach(names, func(name string) error {
@@ -119,11 +119,11 @@ be removed is, whatever becomes of the others.`,
 			}, func() any { return report })
 		},
 	}
-	cmd.Flags().BoolVar(&c.JSON, "json", false, "print what became of each as one JSON document")
+	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the results as one JSON document")
 	return cmd
 }
 
-// printFields prints names and values, a line each.
+// printFields prints a line for each name and value.
 func (c *commands) printFields(fields [][2]string) error {
 	for _, f := range fields {
 		if _, err := fmt.Fprintf(c.Std.Out, "%-10s %s\n", f[0], cli.EscapeLine(f[1])); err != nil {
@@ -133,7 +133,7 @@ func (c *commands) printFields(fields [][2]string) error {
 	return nil
 }
 
-// atLeast marks a figure that is only a lower bound.
+// atLeast marks a number that is only a lower bound.
 func atLeast(i workspace.Info, figure string) string {
 	if i.Usage.Partial || i.Usage.Hidden > 0 {
 		return "≥ " + figure
@@ -141,14 +141,14 @@ func atLeast(i workspace.Info, figure string) string {
 	return figure
 }
 
-func moment(t time.Time) string {
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
 	return t.Local().Format(time.DateTime)
 }
 
-func user(i workspace.Info) string {
+func describeUser(i workspace.Info) string {
 	switch {
 	case !i.Locked:
 		return "no process"

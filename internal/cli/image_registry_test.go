@@ -29,15 +29,15 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// shop is a registry in this process, like those on the network.
-type shop struct {
+// testRegistry is an image registry in this process, which can delay and count the bytes of layers.
+type testRegistry struct {
 	*httptest.Server
 	pause atomic.Int64 // nanoseconds between two pieces of a layer
 	sent  atomic.Int64 // bytes of layers
 }
 
-func newShop() *shop {
-	s := &shop{}
+func newTestRegistry() *testRegistry {
+	s := &testRegistry{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
@@ -48,13 +48,13 @@ func newShop() *shop {
 	return s
 }
 
-// host is what names of its images begin with.
-func (s *shop) host() string { return strings.TrimPrefix(s.URL, "http://") }
+// host returns HOST:PORT, with which the names of its images begin.
+func (s *testRegistry) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// slowWriter sends an answer in small pieces.
+// slowWriter sends a response in small pieces.
 type slowWriter struct {
 	http.ResponseWriter
-	of   *shop
+	of   *testRegistry
 	gone <-chan struct{}
 }
 
@@ -76,8 +76,8 @@ func (w *slowWriter) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// offer puts an image with these layers into the registry.
-func (s *shop) offer(ref string, layers ...v1.Layer) error {
+// addImage adds an image with these layers to the registry.
+func (s *testRegistry) addImage(ref string, layers ...v1.Layer) error {
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
 		return err
@@ -98,13 +98,13 @@ func (s *shop) offer(ref string, layers ...v1.Layer) error {
 	if err != nil {
 		return err
 	}
-	// Connections that are kept would outlive the tests.
+	// Idle connections of the default transport would outlive the tests.
 	way := &http.Transport{}
 	defer way.CloseIdleConnections()
 	return remote.Write(tag, img, remote.WithTransport(way))
 }
 
-// directoryLayer is a directory as a layer.
+// directoryLayer makes a layer of a directory.
 func directoryLayer(dir string) (v1.Layer, error) {
 	var b bytes.Buffer
 	if err := archive(&b, dir); err != nil {
@@ -125,8 +125,8 @@ func archive(to io.Writer, dir string) error {
 	return w.Close()
 }
 
-// noise is a layer with a file of so many bytes that do not compress.
-func noise(t *testing.T, name string, size int) v1.Layer {
+// randomLayer makes a layer with a file of incompressible bytes.
+func randomLayer(t *testing.T, name string, size int) v1.Layer {
 	t.Helper()
 	content := make([]byte, size)
 	seed := uint32(len(name) + size)
@@ -152,26 +152,26 @@ func noise(t *testing.T, name string, size int) v1.Layer {
 	return layer
 }
 
-// scriptShops are the registries of scripts, which run side by side, by their addresses.
-var scriptShops sync.Map
+// scriptRegistries are the registries of scripts by address; scripts run in parallel.
+var scriptRegistries sync.Map
 
-// startRegistry is the script command registry: it sets $REGISTRY to HOST:PORT, until the script ends.
+// startRegistry is the script command registry: it starts a registry and sets $REGISTRY to HOST:PORT.
 func startRegistry(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: registry")
 	}
-	s := newShop()
+	s := newTestRegistry()
 	ts.Defer(s.Close)
 	ts.Setenv("REGISTRY", s.host())
-	scriptShops.Store(s.host(), s)
+	scriptRegistries.Store(s.host(), s)
 }
 
-// offerImage is the script command offers NAME DIRECTORY…: an image with a layer for each.
+// offerImage is the script command offers NAME DIRECTORY…: it adds an image with a layer for each directory.
 func offerImage(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: offers NAME DIRECTORY…")
 	}
-	s, ok := scriptShops.Load(ts.Getenv("REGISTRY"))
+	s, ok := scriptRegistries.Load(ts.Getenv("REGISTRY"))
 	if !ok {
 		ts.Fatalf("there is no registry yet")
 	}
@@ -181,7 +181,7 @@ func offerImage(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		layers = append(layers, l)
 	}
-	ts.Check(s.(*shop).offer(args[0], layers...))
+	ts.Check(s.(*testRegistry).addImage(args[0], layers...))
 }
 
 // archiveDirectory is the script command archives DIRECTORY FILE.
@@ -195,7 +195,7 @@ func archiveDirectory(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(archive(f, ts.MkAbs(args[0])))
 }
 
-// useImage is the script command uses NAME: a sandbox stands on the image, until the script ends.
+// useImage is the script command uses NAME: it holds a lease of the image until the script ends.
 func useImage(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: uses NAME")

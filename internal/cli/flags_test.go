@@ -9,8 +9,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// FuzzSettings: whatever stands on the command line and in the environment is refused with its name, or is a setting that
-// the flags can write down again.
+// FuzzSettings: a command line and an environment are refused with the name of the flag or variable, or give valid settings.
 func FuzzSettings(f *testing.F) {
 	f.Add("--timeout\n5\n--volume\n/a:/b:rw\n--env\nA=b", "memory", "64m")
 	f.Add("--uid\n0\n--gid=-1\n-it\n--\nls", "volume", "/x:/y\n:\n/z")
@@ -19,9 +18,10 @@ func FuzzSettings(f *testing.F) {
 		o, c := &execOptions{}, &Invocation{}
 		flags := pflag.NewFlagSet("exec", pflag.ContinueOnError)
 		flags.SetInterspersed(false)
-		for _, add := range []func(*pflag.FlagSet){o.limitFlags, o.worldFlags, o.strengthFlags, func(fs *pflag.FlagSet) { o.outputFlags(fs, c) }} {
-			add(flags)
-		}
+		o.addLimitFlags(flags)
+		o.addEnvironmentFlags(flags)
+		o.addStrengthFlags(flags)
+		o.addOutputFlags(flags, c)
 		if err := flags.Parse(strings.Split(line, "\n")); err != nil {
 			return
 		}
@@ -38,7 +38,7 @@ func FuzzSettings(f *testing.F) {
 			}
 			return
 		}
-		o.spill = "" // it would make directories
+		o.spill = "" // complete would make the directory
 		if err := o.complete(c, flags); err != nil {
 			return
 		}

@@ -12,47 +12,46 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// bars shows how far several things have come: on a terminal a line for each, drawn over and over in the same place; elsewhere
-// a line for each that is finished; for those who want quiet, nothing. They may be moved from many goroutines at once.
+// bars shows the progress of several operations. On a terminal each has a line that is redrawn in place; elsewhere a line is printed for
+// each that is finished, or nothing with --quiet. All methods may be called concurrently.
 type bars struct {
 	to    io.Writer
-	size  func() (rows, cols int) // of the terminal; nil where there is none
-	lines bool                    // elsewhere: say what is finished
+	size  func() (rows, cols int) // of the terminal; nil without one
+	lines bool                    // without a terminal: print finished operations
 	stop  chan struct{}           // closed by end
-	idle  chan struct{}           // closed when nothing is drawn any more
+	idle  chan struct{}           // closed after the last redraw
 
 	mu    sync.Mutex
 	all   []*bar
 	drawn []int // widths of the lines on the screen
 }
 
-// bar is one of them.
 type bar struct {
 	of      *bars
 	name    string
 	total   int64 // 0 is unknown
 	done    int64
 	began   time.Time
-	resumed int64  // of done: what was there before it began
-	saying  string // in place of figures
-	verdict string // what became of it; empty while it is under way
-	whole   bool   // that it is all here
+	resumed int64  // the part of done that an earlier download has left
+	text    string // shown in place of numbers
+	verdict string // the result; empty until the operation ends
+	whole   bool   // the operation is complete
 }
 
 const (
 	drawEvery  = 100 * time.Millisecond
 	barWidth   = 24
 	nameWidth  = 14
-	spareRows  = 2 // of the terminal, for the line of the command and the one below the bars
+	spareRows  = 2 // rows that the command line and the line below the bars need
 	moveUp     = "\x1b[%dA"
 	clearToEnd = "\x1b[K"
 	clearBelow = "\x1b[J"
 )
 
-// newBars shows progress on stderr. The caller ends them.
+// newBars shows progress on standard error. The caller calls end.
 func (c *commands) newBars(quiet bool) *bars {
 	b := &bars{to: c.Std.Err, lines: !quiet && !c.JSON}
-	if cli.DrawsOn(c.Std.Err) && !quiet {
+	if cli.CanRedraw(c.Std.Err) && !quiet {
 		b.size = func() (rows, cols int) {
 			size := cli.TerminalSize(c.Std.Err)
 			return int(size.Rows), int(size.Cols)
@@ -63,7 +62,7 @@ func (c *commands) newBars(quiet bool) *bars {
 	return b
 }
 
-// add begins another one. total is 0 if it is unknown.
+// add adds an operation. total is 0 if it is unknown.
 func (b *bars) add(name string, total int64) *bar {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,37 +71,37 @@ func (b *bars) add(name string, total int64) *bar {
 	return one
 }
 
-// at says how far it has come. The first word on it is where it goes on from.
-func (one *bar) at(done, total int64) {
+// setProgress sets the progress. The first call sets where a resumed download continues.
+func (one *bar) setProgress(done, total int64) {
 	one.of.mu.Lock()
 	defer one.of.mu.Unlock()
 	if one.done == 0 {
 		one.resumed, one.began = done, time.Now()
 	}
-	one.done, one.total, one.saying = done, max(total, one.total), ""
+	one.done, one.total, one.text = done, max(total, one.total), ""
 }
 
-// say shows a word in place of figures, until there are new ones.
-func (one *bar) say(what string) {
+// setText shows a text in place of numbers, until the next setProgress.
+func (one *bar) setText(what string) {
 	one.of.mu.Lock()
 	defer one.of.mu.Unlock()
-	one.saying = cli.EscapeLine(what)
+	one.text = cli.EscapeLine(what)
 }
 
-// says reports whether that is what it says.
-func (one *bar) says(what string) bool {
+// hasText reports whether the text of setText is shown.
+func (one *bar) hasText(what string) bool {
 	one.of.mu.Lock()
 	defer one.of.mu.Unlock()
-	return one.saying == what
+	return one.text == what
 }
 
-// end says that it is all here, and how; only the first word on what became of it counts.
-func (one *bar) end(verdict string) { one.conclude(verdict, true) }
+// finish ends a complete operation. Only the first verdict counts.
+func (one *bar) finish(verdict string) { one.setVerdict(verdict, true) }
 
-// drop ends what has come no further; a reader who only hears of what is finished does not hear of it.
-func (one *bar) drop(verdict string) { one.conclude(verdict, false) }
+// abandon ends an incomplete operation. Without a terminal nothing is printed for it.
+func (one *bar) abandon(verdict string) { one.setVerdict(verdict, false) }
 
-func (one *bar) conclude(verdict string, whole bool) {
+func (one *bar) setVerdict(verdict string, whole bool) {
 	b := one.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,12 +110,12 @@ func (one *bar) conclude(verdict string, whole bool) {
 	}
 	one.verdict, one.whole = verdict, whole
 	if b.size == nil && b.lines && whole {
-		// A reader that is gone is noticed when the result is written.
-		fmt.Fprintln(b.to, strings.TrimRight(one.text(barWidth, time.Now()), " "))
+		// The error is ignored: writing the result reports it.
+		fmt.Fprintln(b.to, strings.TrimRight(one.formatLine(barWidth, time.Now()), " "))
 	}
 }
 
-// end leaves what is on the screen as it is now. Twice is fine.
+// end draws the last state and stops. It may be called twice.
 func (b *bars) end() {
 	b.mu.Lock()
 	stop := b.stop
@@ -144,8 +143,8 @@ func (b *bars) draw() {
 	}
 }
 
-// redraw draws over what is there. A terminal that was made narrower has broken the lines that are too long for it now: they
-// take more rows, which have to be climbed.
+// redraw draws all lines over those of the last call. A terminal that became narrower has wrapped long lines: the cursor moves up over
+// these additional rows as well.
 func (b *bars) redraw(last bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,19 +157,18 @@ func (b *bars) redraw(last bool) {
 	if up > 0 {
 		fmt.Fprintf(&out, moveUp, min(up, rows-1))
 	}
-	shown := b.visible(rows-spareRows, last)
+	shown := b.selectVisible(rows-spareRows, last)
 	b.drawn = b.drawn[:0]
 	for _, line := range b.render(shown, cols-1) {
 		b.drawn = append(b.drawn, utf8.RuneCountInString(line))
 		out.WriteString("\r" + line + clearToEnd + "\n")
 	}
 	out.WriteString(clearBelow)
-	_, _ = io.WriteString(b.to, out.String()) // that the terminal is gone, the next write of a result reports
+	_, _ = io.WriteString(b.to, out.String()) // writing the result reports a terminal that is gone
 }
 
-// visible picks what there is room for: what is under way comes first. The last time everything is shown that was begun; it may
-// scroll.
-func (b *bars) visible(room int, last bool) []*bar {
+// selectVisible returns the operations that fit: those that have not ended. The last redraw shows all that were begun, and may scroll.
+func (b *bars) selectVisible(room int, last bool) []*bar {
 	if len(b.all) <= room {
 		return b.all
 	}
@@ -189,14 +187,14 @@ func (b *bars) render(shown []*bar, width int) []string {
 	now := time.Now()
 	lines := make([]string, 0, len(shown)+1)
 	for _, one := range shown {
-		line := one.text(barWidth, now)
-		if utf8.RuneCountInString(line) > width { // a bar says less than the figures
-			line = one.text(0, now)
+		line := one.formatLine(barWidth, now)
+		if utf8.RuneCountInString(line) > width { // the numbers are more useful than the bar
+			line = one.formatLine(0, now)
 		}
-		lines = append(lines, cut(line, width))
+		lines = append(lines, truncate(line, width))
 	}
 	if hidden := len(b.all) - len(shown); hidden > 0 {
-		sized, ended := 0, 0 // what has no size is what the others are parts of
+		sized, ended := 0, 0 // an image has no size; its layers do
 		for _, one := range b.all {
 			if one.total > 0 {
 				sized++
@@ -205,13 +203,13 @@ func (b *bars) render(shown []*bar, width int) []string {
 				}
 			}
 		}
-		lines = append(lines, cut(fmt.Sprintf("… %d more; %d of %d finished", hidden, ended, sized), width))
+		lines = append(lines, truncate(fmt.Sprintf("… %d more; %d of %d finished", hidden, ended, sized), width))
 	}
 	return lines
 }
 
-// text is a line of its own, with a bar so wide.
-func (one *bar) text(width int, now time.Time) string {
+// formatLine formats the line, with a bar of that width; 0 is no bar.
+func (one *bar) formatLine(width int, now time.Time) string {
 	name := fmt.Sprintf("%-*s ", nameWidth, one.name)
 	if one.verdict != "" {
 		text := name + one.verdict
@@ -220,30 +218,30 @@ func (one *bar) text(width int, now time.Time) string {
 		case one.whole:
 			text += ", " + size.String()
 		default:
-			text += ", " + figure(one.done) + " of " + figure(int64(size))
+			text += ", " + formatSize(one.done) + " of " + formatSize(int64(size))
 		}
 		return text
 	}
 	switch {
-	case one.saying != "":
-		return name + one.saying
+	case one.text != "":
+		return name + one.text
 	case one.total <= 0:
-		return name + figure(one.done)
+		return name + formatSize(one.done)
 	}
 	done := min(one.done, one.total)
 	if width > 0 {
 		full := int(int64(width) * done / one.total)
 		name += "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 	}
-	text := fmt.Sprintf("%s%3d%%  %9s of %-9s", name, 100*done/one.total, figure(done), figure(one.total))
+	text := fmt.Sprintf("%s%3d%%  %9s of %-9s", name, 100*done/one.total, formatSize(done), formatSize(one.total))
 	if took := now.Sub(one.began); took > time.Second && one.done > one.resumed {
-		text += "  " + figure(int64(float64(one.done-one.resumed)/took.Seconds())) + "/s"
+		text += "  " + formatSize(int64(float64(one.done-one.resumed)/took.Seconds())) + "/s"
 	}
 	return strings.TrimRight(text, " ")
 }
 
-// figure is a size that does not jump about while it grows: always one digit after the point.
-func figure(n int64) string {
+// formatSize formats a size with one decimal, so that its width stays the same while it grows.
+func formatSize(n int64) string {
 	for _, u := range []struct {
 		unit sandbox.Size
 		name string
@@ -255,8 +253,7 @@ func figure(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// cut shortens text to so many characters.
-func cut(text string, width int) string {
+func truncate(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
 	}

@@ -15,33 +15,33 @@ import (
 	"time"
 )
 
-// sleeper is a program that can be told from all others, and says when it runs.
-func sleeper(seconds string) string {
+// sleepRequest is a request whose program prints "ready" and sleeps for a time that identifies it.
+func sleepRequest(seconds string) string {
 	return fmt.Sprintf(`{"language":"shell","code":"echo ready; sleep %s; echo done","timeout":"100s"}`, seconds)
 }
 
-// accept starts a program in the background, and waits until it runs.
-func (s *served) accept(body string) (id string) {
+// startRun starts an asynchronous run, and waits until it runs.
+func (s *serverProcess) startRun(body string) (id string) {
 	s.t.Helper()
-	r := s.ask(0, "POST", "/v1/runs", body)
+	r := s.request(0, "POST", "/v1/runs", body)
 	if id = r.field(s.t, "id"); r.code != 202 || id == "" {
 		s.t.Fatalf("%d %s", r.code, r.body)
 	}
 	for end := time.Now().Add(serveTime); !slices.Contains([]string{"running", "done"}, s.state(id)); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("it does not run: %s", s.ask(0, "GET", "/v1/runs/"+id, "").body)
+			s.t.Fatalf("it does not run: %s", s.request(0, "GET", "/v1/runs/"+id, "").body)
 		}
 	}
 	return id
 }
 
-func (s *served) state(id string) string {
+func (s *serverProcess) state(id string) string {
 	s.t.Helper()
-	return s.ask(0, "GET", "/v1/runs/"+id, "").field(s.t, "state")
+	return s.request(0, "GET", "/v1/runs/"+id, "").field(s.t, "state")
 }
 
-// sleeping reports whether a process with that argument is there, on the whole machine.
-func sleeping(argument string) bool {
+// sleepExists reports whether a sleep process with that argument exists on this machine.
+func sleepExists(argument string) bool {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range all {
 		if text, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(text), "sleep\x00"+argument) {
@@ -51,34 +51,34 @@ func sleeping(argument string) bool {
 	return false
 }
 
-func untilGone(t *testing.T, argument string) {
+func waitUntilGone(t *testing.T, argument string) {
 	t.Helper()
-	for end := time.Now().Add(serveTime); sleeping(argument); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(serveTime); sleepExists(argument); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the program goes on")
 		}
 	}
 }
 
-func untilThere(t *testing.T, argument string) {
+func waitUntilThere(t *testing.T, argument string) {
 	t.Helper()
-	for end := time.Now().Add(serveTime); !sleeping(argument); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(serveTime); !sleepExists(argument); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the program does not begin")
 		}
 	}
 }
 
-// Drain: runs that were accepted end, and their results are there after a restart. A second signal does not wait.
+// SIGTERM drains: accepted runs end, and their results exist after a restart. A second signal ends the runs at once.
 func TestServeDrain(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	socket := filepath.Join(dir, "run", "s")
 	args = append(args, "--listen", "unix://"+socket)
 	s := startServer(t, append(args, "--drain-timeout", "100s")...)
-	id := s.accept(sleeper("8.00471")) // long enough to be under way still, on a busy machine as well
+	id := s.startRun(sleepRequest("8.00471")) // still runs after SIGTERM, also on a busy machine
 	s.signal(syscall.SIGTERM)
-	s.until("draining")
+	s.waitForLog("draining")
 	for end := time.Now().Add(serveTime); ; time.Sleep(10 * time.Millisecond) {
 		if c, err := net.Dial("unix", socket); err != nil {
 			break
@@ -86,83 +86,85 @@ func TestServeDrain(t *testing.T) {
 			t.Fatal("it still accepts")
 		}
 	}
-	if code := s.end(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, s.said())
+	if code := s.wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, s.log())
 	}
 	again := startServer(t, args...)
-	if r := again.ask(0, "GET", "/v1/runs/"+id, ""); r.code != 200 || r.field(t, "verdict") != "ok" || !strings.Contains(r.body, `ready\ndone`) {
+	r := again.request(0, "GET", "/v1/runs/"+id, "")
+	if r.code != 200 || r.field(t, "verdict") != "ok" || !strings.Contains(r.body, `ready\ndone`) {
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	id = again.accept(sleeper("99.00472"))
-	untilThere(t, "99.00472")
+	id = again.startRun(sleepRequest("99.00472"))
+	waitUntilThere(t, "99.00472")
 	began := time.Now()
 	again.signal(syscall.SIGTERM)
-	again.until("draining")
-	if !sleeping("99.00472") {
-		t.Error("nobody waited for it")
+	again.waitForLog("draining")
+	if !sleepExists("99.00472") {
+		t.Error("the server did not wait for the run")
 	}
 	again.signal(syscall.SIGTERM)
-	if code := again.end(); code != 0 || time.Since(began) > 60*time.Second {
-		t.Errorf("exit code %d after %v\n%s", code, time.Since(began), again.said())
+	if code := again.wait(); code != 0 || time.Since(began) > 60*time.Second {
+		t.Errorf("exit code %d after %v\n%s", code, time.Since(began), again.log())
 	}
-	untilGone(t, "99.00472")
-	// A deadline does what the second signal did.
+	waitUntilGone(t, "99.00472")
+	// --drain-timeout ends the runs like a second signal.
 	third := startServer(t, append(args, "--drain-timeout", "1s")...)
-	if r := third.ask(0, "GET", "/v1/runs/"+id, ""); r.code != 200 || r.field(t, "verdict") != "cancelled" {
+	if r := third.request(0, "GET", "/v1/runs/"+id, ""); r.code != 200 || r.field(t, "verdict") != "cancelled" {
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	third.accept(sleeper("99.00473"))
+	third.startRun(sleepRequest("99.00473"))
 	third.signal(syscall.SIGTERM)
-	if code := third.end(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, third.said())
+	if code := third.wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, third.log())
 	}
-	untilGone(t, "99.00473")
+	waitUntilGone(t, "99.00473")
 }
 
-// W6: a server that is killed leaves nothing that the next does not take over or remove. Two do not share a socket.
+// W6: a server takes over or removes what a killed server left. Two servers do not share a socket.
 func TestServeKilled(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	socket := filepath.Join(dir, "run", "s")
 	args = append(args, "--listen", "unix://"+socket)
 	s := startServer(t, args...)
-	done := s.accept(sleeper("0.1"))
+	done := s.startRun(sleepRequest("0.1"))
 	for end := time.Now().Add(serveTime); s.state(done) != "done" && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 	}
-	id := s.accept(sleeper("99.00474"))
-	untilThere(t, "99.00474")
+	id := s.startRun(sleepRequest("99.00474"))
+	waitUntilThere(t, "99.00474")
 	out, err := command(t, append([]string{"serve"}, args...)...).CombinedOutput()
-	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), fmt.Sprintf("a server is running on this socket (pid %d)", s.cmd.Process.Pid)) {
+	want := fmt.Sprintf("a server is running on this socket (pid %d)", s.cmd.Process.Pid)
+	if code := exitCode(t, err); code == 0 || !strings.Contains(string(out), want) {
 		t.Errorf("a second one: %d %s", code, out)
 	}
-	s.greets(0) // which has not disturbed the first
+	s.checkRun(0) // the second has not disturbed the first
 	s.signal(syscall.SIGKILL)
 	<-s.over
-	untilGone(t, "99.00474")
+	waitUntilGone(t, "99.00474")
 	if _, err := os.Lstat(socket); err != nil {
 		t.Fatalf("it has left nothing, and this test tests nothing: %v", err)
 	}
 	again := startServer(t, args...)
-	again.greets(0)
+	again.checkRun(0)
 	if state := again.state(id); state != "lost" {
 		t.Errorf("%s", state)
 	}
-	if r := again.ask(0, "GET", "/v1/runs/"+done, ""); r.field(t, "verdict") != "ok" {
+	if r := again.request(0, "GET", "/v1/runs/"+done, ""); r.field(t, "verdict") != "ok" {
 		t.Errorf("%s", r.body)
 	}
 	again.signal(syscall.SIGTERM)
-	if code := again.end(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, again.said())
+	if code := again.wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, again.log())
 	}
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(socket), "*")); err != nil || len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
 }
 
-// A4: who takes his time over the head of a request is cut off. One who sends it at once is not, however long the program runs.
+// A4: the server closes the connection of a client that sends a request header slowly, but not that of a client whose program runs long.
 func TestServeSlowClients(t *testing.T) {
 	needRoot(t)
-	_, args := place(t)
+	_, args := newServerDir(t)
 	s := startServer(t, append(args, "--listen", "127.0.0.1:0")...)
 	slow, err := net.Dial("tcp", s.at[0])
 	if err != nil {
@@ -181,7 +183,7 @@ func TestServeSlowClients(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}()
-	r := s.ask(0, "POST", "/v1/run", sleeper("12"))
+	r := s.request(0, "POST", "/v1/run", sleepRequest("12"))
 	if r.code != 200 || r.field(t, "verdict") != "ok" {
 		t.Errorf("%d %s", r.code, r.body)
 	}
@@ -200,10 +202,10 @@ func TestServeSlowClients(t *testing.T) {
 	}
 }
 
-// systemd's two protocols: sockets that it has opened, and a word when it is ready. The executable that it starts may be the thin one.
+// The server supports systemd's socket activation and notification, also if systemd starts the thin executable.
 func TestServeActivated(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	path := filepath.Join(dir, "held")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -215,47 +217,48 @@ func TestServeActivated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	words, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	notifications, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer words.Close()
-	hear := func() string {
+	defer notifications.Close()
+	readNotification := func() string {
 		t.Helper()
-		_ = words.SetReadDeadline(time.Now().Add(serveTime))
+		_ = notifications.SetReadDeadline(time.Now().Add(serveTime))
 		buf := make([]byte, 4096)
-		n, err := words.Read(buf)
+		n, err := notifications.Read(buf)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(buf[:n])
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$@"`, "sh", binary(t), "serve"}, args...)...)
+	const activate = `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=api exec "$@"`
+	cmd := exec.Command("/bin/sh", append([]string{"-c", activate, "sh", binary(t), "serve"}, args...)...)
 	cmd.ExtraFiles = []*os.File{held}
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(dir, "notify"), "WATCHDOG_USEC=600000")
 	s := startCommand(t, cmd)
 	if s.at[0] != "unix://"+path || len(s.at) != 1 {
 		t.Errorf("%q", s.at)
 	}
-	if got := hear(); !strings.HasPrefix(got, "READY=1\n") || !strings.Contains(got, fmt.Sprintf("MAINPID=%d", cmd.Process.Pid)) {
+	if got := readNotification(); !strings.HasPrefix(got, "READY=1\n") || !strings.Contains(got, fmt.Sprintf("MAINPID=%d", cmd.Process.Pid)) {
 		t.Errorf("%q", got)
 	}
-	if got := hear(); got != "WATCHDOG=1" {
+	if got := readNotification(); got != "WATCHDOG=1" {
 		t.Errorf("%q", got)
 	}
-	s.greets(0)
+	s.checkRun(0)
 	s.signal(syscall.SIGTERM)
-	for got := ""; !strings.HasPrefix(got, "STOPPING=1"); got = hear() {
+	for got := ""; !strings.HasPrefix(got, "STOPPING=1"); got = readNotification() {
 	}
-	if code := s.end(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, s.said())
+	if code := s.wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, s.log())
 	}
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("it is systemd's socket, and was removed: %v", err)
 	}
 }
 
-// An ordinary user's server is where his clients look for it, and nobody else's business.
+// An ordinary user's server listens on the default socket, and only that user and root can use it.
 func TestServeOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	dir, err := os.MkdirTemp("", "sandbox-run-serve-")
@@ -279,21 +282,21 @@ func TestServeOfAnotherUser(t *testing.T) {
 	if s.at[0] != "unix://"+socket {
 		t.Fatalf("%q", s.at)
 	}
-	if r := s.ask(0, "GET", "/v1/health", ""); r.code != 200 { // root may
+	if r := s.request(0, "GET", "/v1/health", ""); r.code != 200 { // root may
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	// The mode keeps strangers out; should somebody open it, who they are does.
+	// The mode of the socket keeps other users out. If the mode is changed, the check of the peer's uid does.
 	const connect = `import socket, sys
 c = socket.socket(socket.AF_UNIX); c.settimeout(60); c.connect(sys.argv[1])
 c.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); print(c.recv(12))`
-	say := func(uid uint32) string {
+	connectAs := func(uid uint32) string {
 		out, _ := as(uid, "/usr/bin/python3", "-c", connect, socket).CombinedOutput()
 		return string(out)
 	}
-	if got := say(user); !strings.Contains(got, "HTTP/1.1 200") {
+	if got := connectAs(user); !strings.Contains(got, "HTTP/1.1 200") {
 		t.Errorf("the positive control: %s", got)
 	}
-	if got := say(stranger); !strings.Contains(got, "PermissionError") {
+	if got := connectAs(stranger); !strings.Contains(got, "PermissionError") {
 		t.Errorf("%s", got)
 	}
 	for path, mode := range map[string]os.FileMode{dir: 0o755, filepath.Dir(socket): 0o755, socket: 0o666} {
@@ -301,19 +304,19 @@ c.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); p
 			t.Fatal(err)
 		}
 	}
-	if got := say(stranger); strings.Contains(got, "HTTP") || strings.Contains(got, "PermissionError") {
+	if got := connectAs(stranger); strings.Contains(got, "HTTP") || strings.Contains(got, "PermissionError") {
 		t.Errorf("%s", got)
 	}
-	s.until(`"uid":65534`)
-	if got := say(user); !strings.Contains(got, "HTTP/1.1 200") {
+	s.waitForLog(`"uid":65534`)
+	if got := connectAs(user); !strings.Contains(got, "HTTP/1.1 200") {
 		t.Errorf("after that: %s", got)
 	}
 }
 
-// SIGHUP: ceilings and the level of logs are read again; a file that is wrong changes nothing.
+// SIGHUP reloads ceilings and the log level. An invalid file changes nothing.
 func TestServeReload(t *testing.T) {
 	needRoot(t)
-	dir, args := place(t)
+	dir, args := newServerDir(t)
 	config := filepath.Join(dir, "server.yaml")
 	write := func(text string) {
 		t.Helper()
@@ -324,24 +327,25 @@ func TestServeReload(t *testing.T) {
 	write("max_memory: 256m\n")
 	s := startServer(t, append(args, "--listen", "unix://"+filepath.Join(dir, "run", "s"), "--config", config)...)
 	const big = `{"language":"shell","code":"echo big","memory":"300m"}`
-	if r := s.ask(0, "POST", "/v1/run", big); r.code != 403 || !strings.Contains(r.body, "above_ceiling") || !strings.Contains(r.body, "256 MiB") {
+	r := s.request(0, "POST", "/v1/run", big)
+	if r.code != 403 || !strings.Contains(r.body, "above_ceiling") || !strings.Contains(r.body, "256 MiB") {
 		t.Errorf("%d %s", r.code, r.body)
 	}
-	// What a request leaves open is lowered to the ceiling.
-	if r := s.ask(0, "POST", "/v1/run", hello); r.code != 200 || !strings.Contains(r.body, `"memory":268435456`) {
+	// A default above the ceiling is lowered to the ceiling.
+	if r := s.request(0, "POST", "/v1/run", hello); r.code != 200 || !strings.Contains(r.body, `"memory":268435456`) {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	write("max_memory: 512m\nqueue: 7\nlog_level: debug\n")
 	s.signal(syscall.SIGHUP)
-	s.until(`"settings reloaded"`)
-	s.until(`"settings":["queue"]`) // takes a restart
-	if r := s.ask(0, "POST", "/v1/run", big); r.code != 200 {
+	s.waitForLog(`"settings reloaded"`)
+	s.waitForLog(`"settings":["queue"]`) // needs a restart
+	if r := s.request(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 	write("max_memory: nonsense\n")
 	s.signal(syscall.SIGHUP)
-	s.until("settings reload failed")
-	if r := s.ask(0, "POST", "/v1/run", big); r.code != 200 {
+	s.waitForLog("settings reload failed")
+	if r := s.request(0, "POST", "/v1/run", big); r.code != 200 {
 		t.Errorf("%d %s", r.code, r.body)
 	}
 }

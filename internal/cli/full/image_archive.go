@@ -24,17 +24,17 @@ func (c *commands) newImageImport() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "import [flags] FILE|DIR|-",
-		Short: "Take in images from a file",
-		Long: `Takes in images from a file, a directory, or standard input (-): what docker save or
-podman save writes, an OCI layout, or a plain archive of a root file system, which needs
-a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
+		Short: "Import images from a file",
+		Long: `Imports images from a file, a directory, or standard input (-): an archive of docker save
+or podman save, an OCI layout, or a plain archive of a root file system, which needs a
+name. Archives may be compressed with gzip or zstd. Every digest is checked.`,
 		Example: `  docker save python:3.13-slim | sandbox-run image import -
   sandbox-run image import layout/ --name mine:1
   sandbox-run image import rootfs.tar.gz --name mine`,
-		Args: takeNames("file", 1, 1),
+		Args: requireNames("file", 1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			o.Names = names.Values
-			images, err := c.importFrom(args[0], o, quiet)
+			images, err := c.importImages(args[0], o, quiet)
 			if err != nil {
 				return err
 			}
@@ -42,20 +42,20 @@ a name. Archives may be compressed by gzip or zstd. Every digest is checked.`,
 				return c.WriteJSON(images)
 			}
 			for _, i := range images {
-				c.announce(i)
+				c.printImage(i)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().Var(&names, "name", "`name` it is to have, instead of those in the archive; repeatable")
-	platformFlag(cmd.Flags(), &o.Platform)
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no word on progress")
+	cmd.Flags().Var(&names, "name", "`name` of the image, instead of those in the archive; repeatable")
+	addPlatformFlag(cmd.Flags(), &o.Platform)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&c.JSON, "json", false, "print the images as one JSON document")
 	return cmd
 }
 
-// announce says which image has come in, and under which names.
-func (c *commands) announce(i *image.Image) {
+// printImage prints names, id and size of an image that was added.
+func (c *commands) printImage(i *image.Image) {
 	names := make([]string, 0, len(i.Names))
 	for _, name := range i.Names {
 		names = append(names, image.Familiar(name))
@@ -66,10 +66,11 @@ func (c *commands) announce(i *image.Image) {
 	fmt.Fprintf(c.Std.Out, "%s  %s  %s\n", cli.EscapeLine(strings.Join(names, ", ")), shortID(i.ID), sandbox.Size(i.Size))
 }
 
-func (c *commands) importFrom(path string, o image.ImportOptions, quiet bool) ([]*image.Image, error) {
+func (c *commands) importImages(path string, o image.ImportOptions, quiet bool) ([]*image.Image, error) {
 	if path == cli.StdinName {
 		if cli.IsTerminal(c.Std.In) {
-			return nil, sandbox.Invalid("import", "standard input is a terminal, and no archive; try: docker save IMAGE | sandbox-run image import -")
+			return nil, sandbox.Invalid("import",
+				"standard input is a terminal, and no archive; try: docker save IMAGE | sandbox-run image import -")
 		}
 	} else if _, err := os.Stat(path); err != nil {
 		return nil, &sandbox.Error{Op: "import", Kind: sandbox.ErrInvalid, Err: err}
@@ -79,12 +80,12 @@ func (c *commands) importFrom(path string, o image.ImportOptions, quiet bool) ([
 		return nil, err
 	}
 	var wait *cli.Progress
-	if cli.DrawsOn(c.Std.Err) && !quiet {
+	if cli.CanRedraw(c.Std.Err) && !quiet {
 		wait = &cli.Progress{To: c.Std.Err}
 	}
 	wait.Start("importing")
 	defer wait.End()
-	return interruptible(func(ctx context.Context) ([]*image.Image, error) {
+	return runInterruptible(func(ctx context.Context) ([]*image.Image, error) {
 		if path == cli.StdinName {
 			return store.Import(ctx, c.Std.In, o)
 		}
@@ -92,7 +93,7 @@ func (c *commands) importFrom(path string, o image.ImportOptions, quiet bool) ([
 	})
 }
 
-// exported is what became of an export, as JSON.
+// exported is the result of image export, as JSON.
 type exported struct {
 	Images []string     `json:"images"`
 	Format image.Format `json:"format"`
@@ -106,18 +107,18 @@ func (c *commands) newImageExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export [flags] IMAGE…",
 		Short: "Write images to a file",
-		Long: `Writes images to a file or to standard output, as an archive of an OCI layout or as one
-that docker load takes. A name that ends in / is that of a new directory, for an OCI
-layout without an archive around it.`,
+		Long: `Writes images to a file or to standard output, as an archive of an OCI layout or as an
+archive for docker load. An output that ends in / is a new directory, which gets the OCI
+layout without an archive.`,
 		Example: `  sandbox-run image export mine -o mine.tar
   sandbox-run image export --format docker mine | docker load
   sandbox-run image export mine -o layout/`,
-		Args: takeNames("image", 1, -1),
+		Args: requireNames("image", 1, -1),
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			if err := cli.CheckNotEmpty(cmd.Flags(), "output"); err != nil {
 				return cli.NameSource(cmd.Flags(), err, cli.HelpHint(cmd))
 			}
-			report, err := c.export(refs, output, format)
+			report, err := c.exportImages(refs, output, format)
 			switch {
 			case errors.Is(err, syscall.EPIPE) && report == nil:
 				c.Code = cli.CodeBrokenPipe // the reader is gone
@@ -137,7 +138,7 @@ layout without an archive around it.`,
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "`file` to write, or a directory/ (default standard output)")
-	cli.AddParsed(cmd.Flags(), &format, "format", string(image.FormatOCI), "`form` of the archive: oci, docker",
+	cli.AddParsed(cmd.Flags(), &format, "format", string(image.FormatOCI), "`format` of the archive: oci, docker",
 		func(s string) (image.Format, error) {
 			word, err := cli.ReadOneOf(string(image.FormatOCI), string(image.FormatDocker))(s)
 			return image.Format(word), err
@@ -147,7 +148,7 @@ layout without an archive around it.`,
 	return cmd
 }
 
-func (c *commands) export(refs []string, output string, format image.Format) (*exported, error) {
+func (c *commands) exportImages(refs []string, output string, format image.Format) (*exported, error) {
 	report := &exported{Images: refs, Format: format, Path: output}
 	if output == "" || output == cli.StdinName {
 		report.Path = cli.StdinName
@@ -158,7 +159,7 @@ func (c *commands) export(refs []string, output string, format image.Format) (*e
 			return nil, sandbox.Invalid("output", "an archive is nothing for a terminal; name a file with --output, or pipe it")
 		}
 	}
-	for _, ref := range refs { // before a file is begun
+	for _, ref := range refs { // before the file is created
 		if _, err := findImage(ref); err != nil {
 			return nil, err
 		}
@@ -167,7 +168,7 @@ func (c *commands) export(refs []string, output string, format image.Format) (*e
 	if err != nil {
 		return nil, err
 	}
-	return interruptible(func(ctx context.Context) (*exported, error) {
+	return runInterruptible(func(ctx context.Context) (*exported, error) {
 		if report.Path == cli.StdinName {
 			if err := store.Export(ctx, refs, c.Std.Out, format); err != nil {
 				return nil, err
@@ -180,12 +181,12 @@ func (c *commands) export(refs []string, output string, format image.Format) (*e
 			}
 			return report, store.ExportDir(ctx, refs, dir)
 		}
-		report.Bytes, err = writeWhole(output, func(w io.Writer) error { return store.Export(ctx, refs, w, format) })
+		report.Bytes, err = writeFileAtomically(output, func(w io.Writer) error { return store.Export(ctx, refs, w, format) })
 		return report, err
 	})
 }
 
-// asDirectory reports whether a path is meant as that of a directory.
+// asDirectory reports whether a path ends in / or is a directory, and returns it without the /.
 func asDirectory(path string) (string, bool) {
 	slashed := filepath.ToSlash(path)
 	if trimmed := strings.TrimRight(slashed, "/"); trimmed != slashed && trimmed != "" {
@@ -195,16 +196,17 @@ func asDirectory(path string) (string, bool) {
 	return path, err == nil && st.IsDir()
 }
 
-// writeWhole makes a file, or leaves the one that is there as it is: half of one is never seen.
-func writeWhole(path string, write func(io.Writer) error) (size int64, err error) {
-	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // a device, a pipe: it is what it is
+// writeFileAtomically writes a file and renames it to path, so that path never has a part of the content. After a failure, path is
+// unchanged.
+func writeFileAtomically(path string, write func(io.Writer) error) (size int64, err error) {
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() { // a device or a pipe can not be replaced
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
 		if err != nil {
 			return 0, err
 		}
 		return 0, errors.Join(write(f), f.Close())
 	}
-	// Its mode is what the umask allows, unlike that of a temporary file.
+	// Not os.CreateTemp: the mode has to follow the umask.
 	unfinished := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
 	f, err := os.OpenFile(unfinished, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
@@ -212,7 +214,7 @@ func writeWhole(path string, write func(io.Writer) error) (size int64, err error
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(unfinished) // what went wrong before is worse
+			_ = os.Remove(unfinished) // the first error is reported
 		}
 	}()
 	if err = write(f); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 )
 
-// preparedImages is a store with two images of this machine's files: test/box, which has a shell, an entrypoint and opinions, and
-// test/python. It is made once, in a directory that ends with the tests.
+// preparedImages makes a store with two images of this machine's files: test/box, which has a shell, an entrypoint and a configuration,
+// and test/python. It is made once, in a directory that is removed after the tests.
 var preparedImages = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(os.Getenv("XDG_DATA_HOME"), "prepared-images")
 	store, err := image.Open(dir)
@@ -26,8 +26,10 @@ var preparedImages = sync.OnceValues(func() (string, error) {
 	box := hostimage.Contents{
 		Programs: []string{"/usr/bin/busybox"},
 		Files: map[string]string{
-			"bin": "-> usr/bin", "usr/bin/sh": "-> busybox", "usr/bin/cat": "-> busybox", "usr/bin/id": "-> busybox", "usr/bin/pwd": "-> busybox", "usr/bin/env": "-> busybox",
-			"usr/bin/touch": "-> busybox", "opt/app/run": "#!/bin/sh\necho run \"$@\"\n", "opt/app/data": "data of the image\n", "opt/lisp/bin/lisp": "#!/bin/sh\necho lisp of the image: \"$@\"\n",
+			"bin": "-> usr/bin", "usr/bin/sh": "-> busybox", "usr/bin/cat": "-> busybox", "usr/bin/id": "-> busybox",
+			"usr/bin/pwd": "-> busybox", "usr/bin/env": "-> busybox", "usr/bin/touch": "-> busybox",
+			"opt/app/run": "#!/bin/sh\necho run \"$@\"\n", "opt/app/data": "data of the image\n",
+			"opt/lisp/bin/lisp": "#!/bin/sh\necho lisp of the image: \"$@\"\n",
 		},
 		Config: image.Config{
 			Env: []string{"PATH=/opt/lisp/bin:/usr/bin", "FROM_IMAGE=yes", "LD_PRELOAD=/x.so", "HOME=/root"}, Workdir: "/opt/app",
@@ -45,7 +47,7 @@ var preparedImages = sync.OnceValues(func() (string, error) {
 	return dir, err
 })
 
-// storeImages puts the prepared images into a script's store.
+// storeImages is the script command stores: it copies the prepared images into the script's store.
 func storeImages(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: stores")

@@ -18,8 +18,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
-// appendEntries writes entries an hour apart: Python and Go by turns, every third one too slow, the last with a language
-// that was chosen to do harm.
+// appendEntries is the script command appends. Entries are an hour apart, alternate between Python and Go, and every third has a time
+// limit. The last has a language with control characters.
 func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: appends N | appends api")
@@ -27,14 +27,15 @@ func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	log, err := audit.Open(filepath.Join(ts.Getenv("XDG_STATE_HOME"), "sandbox-run", "audit.jsonl"), audit.Options{})
 	ts.Check(err)
 	if args[0] == "api" {
-		appendOfAServer(ts, log)
+		appendServerEntries(ts, log)
 		return
 	}
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	for i := range n {
 		e := audit.Entry{
-			Time: time.Date(2026, 1, 1, i, 0, 0, 0, time.UTC), Run: fmt.Sprintf("run-%d", i), Who: audit.Who{UID: 4242, User: "somebody", PID: 7, EntryPoint: audit.EntryCLI},
+			Time: time.Date(2026, 1, 1, i, 0, 0, 0, time.UTC), Run: fmt.Sprintf("run-%d", i),
+			Who:      audit.Who{UID: 4242, User: "somebody", PID: 7, EntryPoint: audit.EntryCLI},
 			Language: "python", Version: "3.11.2", CodeSHA256: audit.Digest(nil),
 			Policy:  audit.Policy{Network: sandbox.NetworkNone, Tier: sandbox.TierContainer, Backend: "native"},
 			Verdict: sandbox.VerdictOK, Metrics: &monitor.Metrics{WallTime: monitor.Seconds(12345678), MemoryPeak: 3 << 20},
@@ -52,8 +53,8 @@ func appendEntries(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// appendOfAServer writes what a server has to say that was started, used and stopped.
-func appendOfAServer(ts *testscript.TestScript, log *audit.Log) {
+// appendServerEntries appends the entries of a server that was started, used and stopped.
+func appendServerEntries(ts *testscript.TestScript, log *audit.Log) {
 	for _, e := range []audit.Entry{
 		{Kind: audit.KindServerStarted},
 		{Kind: audit.KindKey, Reason: "created"},
@@ -69,7 +70,7 @@ func appendOfAServer(ts *testscript.TestScript, log *audit.Log) {
 	}
 }
 
-// signReceipt writes a receipt as a server of this user does, and a run's document with it.
+// signReceipt is the script command signs: it writes a receipt of the user's own server, and the document of the run with it.
 func signReceipt(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: signs RECEIPT RUN")
@@ -95,6 +96,7 @@ func signReceipt(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), fmt.Appendf(nil, `{"id":"r-1","result":%s,"receipt":%s}`, result, text), 0o600))
 }
 
+// holdWorkspace is the script command holds: it uses a workspace until the script ends.
 func holdWorkspace(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: holds NAME")

@@ -19,13 +19,13 @@ import (
 	"unicode/utf8"
 )
 
-// patience is for a machine that is busy with everything else.
-const patience = 30 * time.Second
+// testTimeout is long enough for a busy machine.
+const testTimeout = 30 * time.Second
 
-// command is the executable under test with arguments, ended when the test has waited too long.
+// command makes a command of the executable under test, which is killed after testTimeout.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return exec.CommandContext(ctx, binary(t), args...)
 }
@@ -42,10 +42,10 @@ func exitCode(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-// startWhenReady starts exec and returns once the program inside has said "ready".
+// startWhenReady starts the command and returns when the program has printed "ready".
 func startWhenReady(t *testing.T, args ...string) (cmd *exec.Cmd, out io.Reader, stderr *bytes.Buffer) {
 	t.Helper()
-	// What whoever runs the tests ignores (nohup) the command would ignore too, rightly.
+	// The command would inherit ignored signals from the test process, which may run under nohup.
 	cmd = command(t, args...)
 	cmd.Path, cmd.Args = "/usr/bin/env", append([]string{"env", "--default-signal=HUP,INT,QUIT,TERM", cmd.Path}, args...)
 	stderr = &bytes.Buffer{}
@@ -86,14 +86,15 @@ func TestSignals(t *testing.T) {
 		{"SIGQUIT", polite, "20s", []syscall.Signal{syscall.SIGQUIT}, 131, "bye\n", "cancelled by SIGQUIT", 10 * time.Second},
 		{"Ctrl-C and grace", stubborn, "300ms", []syscall.Signal{syscall.SIGINT}, 130, "", "cancelled by Ctrl-C", 10 * time.Second},
 		{"Ctrl-C twice", hears, "20s", []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "heard\n", "cancelled by Ctrl-C", 10 * time.Second},
-		{"SIGTERM, then Ctrl-C", hears, "20s", []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, 143, "heard\n", "cancelled by SIGTERM", 10 * time.Second},
+		{"SIGTERM, then Ctrl-C", hears, "20s", []syscall.Signal{syscall.SIGTERM, syscall.SIGINT}, 143, "heard\n", "cancelled by SIGTERM",
+			10 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd, out, stderr := startWhenReady(t, "exec", "--grace", test.grace, "--", "sh", "-c", test.program)
 			began := time.Now()
 			var first []byte
 			for i, s := range test.signals {
-				if i > 0 { // the kernel makes one of two that nobody has heard yet, or hands on the second first
+				if i > 0 { // the kernel merges equal pending signals, and does not keep the order of others
 					first = make([]byte, len(test.says))
 					if _, err := io.ReadFull(out, first); err != nil {
 						t.Fatal(err)
@@ -112,7 +113,7 @@ func TestSignals(t *testing.T) {
 			if code != test.code || string(rest) != test.says {
 				t.Errorf("exit code %d, want %d; stdout %q, want %q", code, test.code, rest, test.says)
 			}
-			// The shell has its own word on the sleep that was ended under it.
+			// The shell may print a message about its sleep that was ended.
 			if want := "sandbox-run: cancelled: " + test.why + "\n"; !strings.HasSuffix(stderr.String(), want) {
 				t.Errorf("stderr %q, want %q", stderr, want)
 			}
@@ -120,7 +121,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// A job started with nohup goes on after the terminal is gone.
+// A command that nohup started does not end with SIGHUP.
 func TestIgnoredSignalStaysIgnored(t *testing.T) {
 	needRoot(t)
 	cmd := exec.Command("nohup", binary(t), "exec", "--", "sh", "-c", "echo ready; sleep 0.5; echo done")
@@ -145,7 +146,7 @@ func TestIgnoredSignalStaysIgnored(t *testing.T) {
 	}
 }
 
-// Whoever reads our output may stop reading: that ends the run, quietly and soon.
+// A closed reader of the output ends the run, silently and soon.
 func TestBrokenPipe(t *testing.T) {
 	needRoot(t)
 	for name, args := range map[string][]string{
@@ -189,7 +190,7 @@ func TestBrokenPipe(t *testing.T) {
 	})
 }
 
-// A reader that stops without going away holds up the program, and nothing else.
+// A reader that stops reading without closing blocks the program, but not its time limit.
 func TestStuckReader(t *testing.T) {
 	needRoot(t)
 	cmd := command(t, "exec", "--timeout", "500ms", "--grace", "100ms", "--", "sh", "-c", "exec yes")
@@ -207,8 +208,8 @@ func TestStuckReader(t *testing.T) {
 	}
 }
 
-// An input that never ends holds up nobody who does not read it.
-func TestOpenInput(t *testing.T) {
+// An input that never ends does not delay the end of a program that does not read it.
+func TestUnreadInput(t *testing.T) {
 	needRoot(t)
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -224,7 +225,7 @@ func TestOpenInput(t *testing.T) {
 	}
 }
 
-// Both streams arrive whole and in order, far beyond what is kept for the result.
+// Both streams arrive complete and in order, beyond the size that is kept for the result.
 func TestLargeOutputIsExact(t *testing.T) {
 	needRoot(t)
 	const lines = 3_000_000
@@ -246,7 +247,7 @@ func TestLargeOutputIsExact(t *testing.T) {
 	}
 }
 
-// Every byte value passes unchanged in both directions when no terminal is involved.
+// Without a terminal, every byte value passes unchanged in both directions.
 func TestBytesAreExact(t *testing.T) {
 	needRoot(t)
 	all := make([]byte, 0, 256*300)
@@ -261,7 +262,7 @@ func TestBytesAreExact(t *testing.T) {
 	}
 }
 
-// A full disk under our own output is our failure, not the program's.
+// A full disk for the output is a failure of sandbox-run, not of the program.
 func TestFullDisk(t *testing.T) {
 	needRoot(t)
 	for _, args := range [][]string{{"exec", "--", "echo", "hello"}, {"exec", "--json", "--", "true"}} {
@@ -280,7 +281,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// Arguments can be any bytes but NUL, and reach the program as they are.
+// Arguments can have any bytes but NUL, and reach the program unchanged.
 func TestGarbageArguments(t *testing.T) {
 	needRoot(t)
 	garbage := []string{"\x1b[31m", "\xff\xfe", "", " ", "a\nb", "--json", "$(id)", "漢字", strings.Repeat("x", 100_000)}
@@ -289,20 +290,21 @@ func TestGarbageArguments(t *testing.T) {
 	if want := strings.Join(garbage, "|") + "|"; err != nil || string(got) != want {
 		t.Errorf("%v: %d bytes, want %d", err, len(got), len(want))
 	}
-	// In our own messages they can not steer a terminal.
+	// In messages of sandbox-run they are escaped.
 	cmd = command(t, "exec", "--", "/no/such/\x1b[31mprogram\r\xff")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if code := exitCode(t, cmd.Run()); code != codeNoProgram || bytes.ContainsFunc(stderr.Bytes(), func(r rune) bool { return r < ' ' && r != '\n' || r == utf8.RuneError }) {
+	unsafe := func(r rune) bool { return r < ' ' && r != '\n' || r == utf8.RuneError }
+	if code := exitCode(t, cmd.Run()); code != codeNoProgram || bytes.ContainsFunc(stderr.Bytes(), unsafe) {
 		t.Errorf("exit code %d, stderr %q", code, stderr.String())
 	}
 }
 
-// What a killed supervisor leaves is gone after gc, and the program is gone without it.
+// gc removes the leftovers of a killed supervisor. The program ends without gc.
 func TestGCAfterKill(t *testing.T) {
 	needRoot(t)
 	cmd, out, _ := startWhenReady(t, "exec", "--", "sh", "-c", "echo ready; sleep 60")
-	var claims []string // others on this machine leave something, too
+	var claims []string // the leftovers of this supervisor, not of others on this machine
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", cmd.Process.Pid))
 	for _, l := range links {
 		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, "/run/sandbox-run/s") {
@@ -321,8 +323,8 @@ func TestGCAfterKill(t *testing.T) {
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("our end of the output stayed open for %v", took)
 	}
-	// Another who collects may be at it at this moment.
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	// Another process may collect the same leftovers at this moment.
+	for end := time.Now().Add(testTimeout); ; time.Sleep(50 * time.Millisecond) {
 		if text, err := command(t, "gc").CombinedOutput(); err != nil {
 			t.Errorf("gc: %v\n%s", err, text)
 		}
@@ -343,10 +345,10 @@ func TestGCAfterKill(t *testing.T) {
 	}
 }
 
-// Without root, what can not be enforced is refused, and the way on is one that exists.
+// Without root, exec refuses what can not be enforced, and its hint names a tier that exists.
 func TestNotRoot(t *testing.T) {
 	needRoot(t)
-	nobody := func(args ...string) (int, string) {
+	asNobody := func(args ...string) (int, string) {
 		cmd := command(t, args...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		cmd.Dir = "/"
@@ -356,20 +358,21 @@ func TestNotRoot(t *testing.T) {
 		}
 		return exitCode(t, err), string(out)
 	}
-	code, text := nobody("exec", "--", "true")
+	code, text := asNobody("exec", "--", "true")
 	if code != codeRefused || !strings.Contains(text, `tier "container" is required`) || strings.Contains(text, "--require none") {
 		t.Errorf("exec: exit code %d\n%s", code, text)
 	}
-	code, text = nobody("doctor")
+	code, text = asNobody("doctor")
 	if code != CodeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative lacks:\n") {
 		t.Errorf("doctor: exit code %d\n%s", code, text)
 	}
 }
 
-// Hosts are as they are: low limits, a strict umask, a /proc that shows processes only. A sandbox is the same there.
-func TestOddHosts(t *testing.T) {
+// A sandbox is the same on hosts with low limits, a strict umask, a /proc with only processes, or ignored signals.
+func TestUnusualHosts(t *testing.T) {
 	needRoot(t)
-	const look = `; exec "$0" exec --quiet -- sh -c 'test ! -s /proc/cmdline && test ! -s /proc/kallsyms && ! touch /proc/sys/kernel/hostname 2>/dev/null && ls /etc/passwd'`
+	const look = `; exec "$0" exec --quiet -- sh -c 'test ! -s /proc/cmdline && test ! -s /proc/kallsyms &&
+		! touch /proc/sys/kernel/hostname 2>/dev/null && ls /etc/passwd'`
 	for name, host := range map[string]string{
 		"ordinary":    ":",
 		"low limits":  "ulimit -c 0; ulimit -i 1500; ulimit -n 512; ulimit -s 8192; ulimit -l 64",
@@ -378,7 +381,7 @@ func TestOddHosts(t *testing.T) {
 		"ignores":     "trap '' HUP INT TERM QUIT PIPE CHLD",
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			out, err := exec.CommandContext(ctx, "unshare", "-m", "--propagation", "private", "bash", "-c", host+look, binary(t)).CombinedOutput()
 			if err != nil || string(out) != "/etc/passwd\n" {
