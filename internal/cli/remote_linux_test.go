@@ -181,6 +181,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`\(peak [^)]*\)`), "(peak)"},
 	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "0x"},
 	{regexp.MustCompile(` +\d+ ms`), " 0 ms"},
+	{regexp.MustCompile(`overcommitted: [^"]*`), "overcommitted"}, // the free space of a small disk, as in a virtual machine
 }
 
 func normalise(text string) string {

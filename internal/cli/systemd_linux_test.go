@@ -214,7 +214,8 @@ func TestUnits(t *testing.T) {
 	if _, err := os.Stat(group); err == nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}
-	if got := sh("stat -c %a /var/lib/sandbox-run; ls -A /run/sandbox-run 2>/dev/null || true"); got != "700" {
+	// The ledger of scratches, a few bytes in /run, stays: it is locked in place, and removing it would race with other supervisors.
+	if got := sh("stat -c %a /var/lib/sandbox-run; ls -A -I disks /run/sandbox-run 2>/dev/null || true"); got != "700" {
 		t.Errorf("places: %q", got)
 	}
 }

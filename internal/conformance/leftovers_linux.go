@@ -208,10 +208,11 @@ func waits(group string) bool {
 }
 
 // kept reports descriptors that a process opens once and keeps: the sealed init, /dev/null, the runtime's
-// poller, the cgroup hierarchies, one user namespace per mapping.
+// poller, the cgroup hierarchies, one user namespace per mapping, the ledger of scratches.
 func kept(kind string) bool {
 	return strings.HasPrefix(kind, "/memfd:sandbox-init") || kind == "/dev/null" || strings.HasPrefix(kind, "anon_inode") ||
-		strings.HasPrefix(kind, "/sys/fs/cgroup") || kind == "user" || strings.HasPrefix(kind, "/proc/")
+		strings.HasPrefix(kind, "/sys/fs/cgroup") || kind == "user" || strings.HasPrefix(kind, "/proc/") ||
+		kind == "/run/sandbox-run/disks"
 }
 
 // left lists the leftovers of the suite, once its backend is closed: names are its registrations. Leftovers of others are not listed:

@@ -107,7 +107,7 @@ func TestSQLite(t *testing.T) {
 			Limits: sandbox.Limits{Memory: 128 * sandbox.MiB}}, want: want{verdict: sandbox.VerdictMemoryLimit}},
 		{name: "disk limit",
 			req: Request{Code: "create table t as with recursive c(n) as (select 1 union all select n+1 from c limit 100000000) select n, " +
-				"randomblob(1000) as b from c;", Limits: sandbox.Limits{Disk: 16 * sandbox.MiB, Wall: 3 * time.Minute}, Inputs: named("x.db")},
+				"randomblob(1000) as b from c;", Limits: sandbox.Limits{Disk: 16 * sandbox.MiB}, Inputs: named("x.db")},
 			want: want{verdict: sandbox.VerdictDiskLimit, exit: 1}},
 	})
 	for name, req := range map[string]Request{
