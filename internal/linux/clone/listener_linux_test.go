@@ -5,9 +5,12 @@ package clone
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -187,6 +190,40 @@ func TestListener(t *testing.T) {
 			t.Error("there is a listener")
 		}
 	})
+	// The supervisor dies while the program is held at the probe. StartProgram, which waits for the exec, returns, so that the init can exit.
+	t.Run("lost while held", func(t *testing.T) {
+		p := newRefused(t)
+		p.Probe, p.Held = true, true
+		type outcome struct {
+			stage initproto.Stage
+			err   error
+		}
+		ended := make(chan outcome, 1)
+		go func() {
+			_, stage, err := StartProgram(p.Program)
+			ended <- outcome{stage, err}
+		}()
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.ours), Events: unix.POLLIN}}, 60_000); n != 1 || err != nil {
+			t.Fatalf("poll: %d, %v", n, err)
+		}
+		l := p.listener(t)
+		select {
+		case o := <-ended:
+			t.Fatalf("the program was not held: %+v", o)
+		case <-time.After(50 * time.Millisecond):
+		}
+		_ = l.Close()
+		select {
+		case o := <-ended:
+			if o.stage != initproto.StageProbe || !errors.Is(o.err, unix.ENOSYS) {
+				t.Errorf("%+v", o)
+			}
+		case <-time.After(time.Minute):
+			t.Error("StartProgram waits for a process that will never be answered")
+			killChildren(t)
+			<-ended
+		}
+	})
 	// A program that is not executed leaves only the message.
 	t.Run("not executed", func(t *testing.T) {
 		p := newRefused(t)
@@ -233,5 +270,21 @@ func TestWithoutNotifications(t *testing.T) {
 	}
 	if same := WithoutNotifications(plain); &same[0] != &plain[0] {
 		t.Error("a filter that tells of nothing was copied")
+	}
+}
+
+// killChildren kills the child processes of this process.
+func killChildren(t *testing.T) {
+	t.Helper()
+	lists, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, list := range lists {
+		text, _ := os.ReadFile(list)
+		for _, word := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
 	}
 }

@@ -453,6 +453,11 @@ func becomeProgram(c *launch) {
 					if errno != 0 { // the supervisor has no listener to answer by
 						goto fail
 					}
+					// Only the supervisor has the listener now. If the supervisor dies, the kernel answers the probe with ENOSYS; a copy
+					// here would keep this process waiting, and with it the init, which waits for the exec.
+					if _, _, errno = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0); errno != 0 {
+						goto fail
+					}
 					answer, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, initproto.ProbeMark, tried, 0)
 					if answer != initproto.ProbeGo {
 						goto fail
