@@ -153,7 +153,7 @@ func (c *Invocation) serverServes(cmd *cobra.Command) bool {
 	return !auto || c.local != nil && c.local.serves(c)
 }
 
-var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + CommandName + " nor on PATH")
+var errNoFull = errors.New("the executable " + fullName + " is needed, and is neither beside " + CommandName + " nor on PATH")
 
 // findFull looks for the full executable beside ours, then on PATH.
 func findFull() (string, error) {
@@ -176,7 +176,7 @@ func findFull() (string, error) {
 
 // howToGet is what to try where the full executable is missing.
 func (c *Invocation) howToGet() string {
-	return c.installFull() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
+	return c.installFull() + " in the repository, or there: " + QuoteArguments(append([]string{"go", "run", "./cmd/" + fullName}, c.Args...))
 }
 
 // installFull is how to get the full executable: of the same release, or by building it.

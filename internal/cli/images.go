@@ -2,8 +2,8 @@ package cli
 
 import (
 	"errors"
-	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -19,15 +19,20 @@ func ListImages() ([]*image.Image, error) {
 	return store.List()
 }
 
-// QuoteArguments shows where one argument ends and the next begins.
+// QuoteArguments writes arguments as a shell reads them.
 func QuoteArguments(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
-		if words[i] = a; a == "" || strings.ContainsAny(a, " \t\n'\"\\$`") {
-			words[i] = strconv.Quote(a)
+		if words[i] = a; a == "" || strings.ContainsFunc(a, isShellSpecial) {
+			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+// isShellSpecial reports whether a shell may read a character as more than itself.
+func isShellSpecial(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:=,+@%^…", r)
 }
 
 // DescribeError is sandbox.Describe for errors of images as well.

@@ -319,7 +319,7 @@ func explainUnreachable(server string, err error) error {
 func plainSocketError(err error) error {
 	var call *os.SyscallError
 	if errors.As(err, &call) {
-		return fmt.Errorf("nobody listens there: %w", call.Err)
+		return fmt.Errorf("no server listens there: %w", call.Err)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -74,6 +76,9 @@ func MainFull(f Full) { start(&f) }
 func start(full *Full) {
 	os.Exit(run(full, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
+
+// Run executes a command line in this process and returns the exit code; without full it is the thin executable's.
+func Run(full *Full, args []string, std Streams) int { return run(full, args, std) }
 
 // run is the whole command; it returns the exit code.
 func run(full *Full, args []string, std Streams) int {
@@ -193,10 +198,14 @@ func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 
 // unknownWord is the error for a word that is none of what it should be, with what was probably meant.
 func unknownWord(cmd *cobra.Command, what, word string) error {
-	hint := HelpHint(cmd)
+	hint := HelpHint(cmd) + ", which lists the commands"
 	if like := cmd.SuggestionsFor(word); len(like) > 0 {
 		hint = cmd.CommandPath() + " " + like[0]
 	}
+	return unknownWordError(what, word, hint)
+}
+
+func unknownWordError(what, word, hint string) error {
 	return &sandbox.Error{
 		Op: "command line", Kind: sandbox.ErrInvalid, Hint: hint,
 		Err: fmt.Errorf("unknown %s %q", what, word),
@@ -224,14 +233,25 @@ func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 	e := &sandbox.Error{Op: "command line", Kind: sandbox.ErrInvalid, Err: err, Hint: HelpHint(cmd)}
 	var value *pflag.InvalidValueError
 	var unknown *pflag.NotExistError
+	var required *pflag.ValueRequiredError
 	switch {
 	case errors.As(err, &value):
-		e.Op, e.Err = fmt.Sprintf("--%s %q", value.GetFlag().Name, value.GetValue()), PlainCause(value.Unwrap())
+		f := value.GetFlag()
+		e.Op, e.Err = fmt.Sprintf("--%s %q", f.Name, value.GetValue()), PlainCause(value.Unwrap())
+		if isFlag(cmd.Flags(), value.GetValue()) {
+			e.Op, e.Err = "--"+f.Name, fmt.Errorf("it needs a value, and %s is a flag", value.GetValue())
+		}
+		e.Hint = hintOfFlag(f, e.Err, e.Hint)
 	case errors.As(err, &unknown):
 		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
 			e.Hint = "--" + like + ", or " + HelpHint(cmd)
 		}
 		return misplaced(cmd, e)
+	case errors.As(err, &required):
+		f := required.GetFlag()
+		value, _ := pflag.UnquoteUsage(f)
+		e.Op, e.Err = "--"+f.Name, errors.New("it needs a value")
+		e.Hint = hintOfFlag(f, e.Err, "--"+f.Name+" "+strings.ToUpper(cmp.Or(value, "value")))
 	}
 	return e
 }

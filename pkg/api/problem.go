@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,47 +20,55 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// titles are the status and the title of each problem code.
+// titles are the status, the title and the usual next step of each problem code. Problems with retry_after need no step.
 var titles = map[string]struct {
 	status int
 	title  string
+	hint   string
 }{
-	wire.CodeInvalid:      {http.StatusUnprocessableEntity, "A field of the request is wrong"},
-	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not valid HTTP or JSON"},
-	wire.CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The body is too large"},
-	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not arrive in time"},
-	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The type of the body is not supported"},
-	wire.CodeUnauthorized: {http.StatusUnauthorized, "A valid token is needed"},
-	wire.CodeForbidden:    {http.StatusForbidden, "The token does not allow this"},
-	wire.CodeRefused:      {http.StatusForbidden, "Refused by policy"},
-	wire.CodeCeiling:      {http.StatusForbidden, "A limit is above what the operator allows"},
-	wire.CodeNotFound:     {http.StatusNotFound, "The object does not exist"},
-	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The path does not support the method"},
-	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "The answer is not available in that type"},
-	wire.CodeConflict:     {http.StatusConflict, "Not possible in this state"},
-	wire.CodeGone:         {http.StatusGone, "The object is no longer kept"},
-	wire.CodeTooMany:      {http.StatusTooManyRequests, "Your share is used up for now"},
-	wire.CodeBusy:         {http.StatusServiceUnavailable, "The server is busy"},
-	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is shutting down"},
-	wire.CodeUnsupported:  {http.StatusNotImplemented, "This server has no such ability"},
-	wire.CodeMissing:      {http.StatusNotImplemented, "A toolchain or image is not installed here"},
-	wire.CodeNotStarted:   {http.StatusUnprocessableEntity, "The program could not be started"},
-	wire.CodeCancelled:    {http.StatusConflict, "The run was cancelled before it began"},
-	wire.CodeLost:         {http.StatusInternalServerError, "The server ended while the run was under way"},
-	wire.CodeClosed:       {499, "The client disconnected"},
-	wire.CodeInternal:     {http.StatusInternalServerError, "The server failed"},
+	wire.CodeInvalid:      {http.StatusUnprocessableEntity, "A field of the request is wrong", describeFields},
+	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not valid HTTP or JSON", describeFields},
+	wire.CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The body is too large", "send less, or send files by PUT " + wire.PathFiles + "/{id} first"},
+	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not arrive in time", "send the body faster, or in parts by PUT " + wire.PathFiles + "/{id}"},
+	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The type of the body is not supported", "Content-Type: " + wire.TypeJSON + ", and no Content-Encoding"},
+	wire.CodeUnauthorized: {http.StatusUnauthorized, "A valid token of a key is needed", "Authorization: Bearer TOKEN, with the token of a key of this server"},
+	wire.CodeForbidden:    {http.StatusForbidden, "The key does not allow this", "use a key that allows this, or ask the operator of the server for one"},
+	wire.CodeRefused:      {http.StatusForbidden, "Refused by policy", "request less, or ask the operator of the server to allow it"},
+	wire.CodeCeiling:      {http.StatusForbidden, "A limit is above what the operator allows", "request less, or ask the operator of the server to allow more"},
+	wire.CodeNotFound:     {http.StatusNotFound, "The object does not exist", "GET " + wire.PathRuns + ", which lists the runs that are kept"},
+	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The path does not support the method", describeFields},
+	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "The answer is not available in that type", "leave out the header Accept"},
+	wire.CodeConflict:     {http.StatusConflict, "Not possible in this state", "repeat the request when the state has changed"},
+	wire.CodeGone:         {http.StatusGone, "The object is no longer kept", "submit the run again"},
+	wire.CodeTooMany:      {http.StatusTooManyRequests, "Your share is used up for now", ""},
+	wire.CodeBusy:         {http.StatusServiceUnavailable, "The server is busy", ""},
+	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is shutting down", ""},
+	wire.CodeUnsupported:  {http.StatusNotImplemented, "This server has no such ability", "leave the field out, or use a server that supports it"},
+	wire.CodeMissing:      {http.StatusNotImplemented, "A toolchain or image is not installed here", ""},
+	wire.CodeNotStarted:   {http.StatusUnprocessableEntity, "The program could not be started", "name a program that exists inside the sandbox"},
+	wire.CodeCancelled:    {http.StatusConflict, "The run was cancelled before it began", "submit the run again"},
+	wire.CodeLost:         {http.StatusInternalServerError, "The server ended while the run was under way", "submit the run again"},
+	wire.CodeClosed:       {499, "The client disconnected", ""},
+	wire.CodeInternal:     {http.StatusInternalServerError, "The server failed", "give the id to the operator of the server"},
 }
+
+// describeFields is the next step for a request that does not have the form of the API.
+const describeFields = "GET " + wire.PathOpenAPI + ", which describes every request"
 
 // newProblem makes a problem from a code and a detail.
 func newProblem(code, format string, args ...any) *wire.Problem {
 	t := titles[code]
-	return &wire.Problem{Type: wire.ProblemBase + code, Code: code, Title: t.title, Status: t.status, Detail: fmt.Sprintf(format, args...)}
+	return &wire.Problem{
+		Type: wire.ProblemBase + code, Code: code, Title: t.title, Status: t.status, Detail: fmt.Sprintf(format, args...), Hint: t.hint,
+	}
 }
 
 // WrongField makes a problem about one field, with status and title of the code.
 func WrongField(code, field, format string, args ...any) *wire.Problem {
 	message := fmt.Sprintf(format, args...)
+	message, advice, _ := wire.CutAdvice(message)
 	p := newProblem(code, "%s: %s", field, message)
+	p.Hint = cmp.Or(advice, p.Hint)
 	p.Errors = []wire.FieldError{{Field: field, Message: message}}
 	return p
 }
@@ -70,6 +79,7 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	var (
 		known   *wire.Problem
 		refusal *Refusal
+		weak    *sandbox.Refusal
 		large   *http.MaxBytesError
 		timeout net.Error
 		missing *toolchain.Missing
@@ -81,13 +91,14 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	case errors.As(err, &refusal):
 		return refusal.problem()
 	case errors.As(err, &large):
-		return newProblem(wire.CodeTooLarge, "the body is larger than %s", sandbox.Size(large.Limit))
+		return newProblem(wire.CodeTooLarge, "body: it is larger than %s, the most that the operator allows", sandbox.Size(large.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return newProblem(wire.CodeTooSlow, "send the body faster, or in parts by PUT %s/{id}", wire.PathFiles)
+		return newProblem(wire.CodeTooSlow, "body: it did not arrive in time")
 	case errors.As(err, &none) && none.Missing == nil:
 		p := newProblem(wire.CodeMissing, "")
-		p.Hint = none.How()
-		p.Detail = strings.TrimSuffix(none.Error(), "; try: "+p.Hint)
+		how := none.How()
+		p.Detail = strings.TrimSuffix(none.Error(), "; try: "+how)
+		p.Hint = "another image, or on the server: " + how
 		p.Errors = []wire.FieldError{{Field: "image", Message: p.Detail}}
 		return p
 	case errors.As(err, &missing): // the text has the next step
@@ -98,6 +109,10 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 		return executorProblem(wire.CodeMissing, err)
 	case errors.Is(err, sandbox.ErrInvalid):
 		return executorProblem(wire.CodeInvalid, err)
+	case errors.As(err, &weak):
+		p := newProblem(wire.CodeRefused, "%s", fieldNames(weak.Detail()))
+		p.Hint = fieldNames(weak.Hint())
+		return p
 	case errors.Is(err, sandbox.ErrRefused):
 		return executorProblem(wire.CodeRefused, err)
 	case errors.Is(err, sandbox.ErrNotStarted):
@@ -105,11 +120,11 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return executorProblem(wire.CodeUnsupported, err)
 	case errors.Is(err, errForgotten):
-		return newProblem(wire.CodeCancelled, "its owner cancelled the run")
+		return newProblem(wire.CodeCancelled, "run: its owner cancelled it")
 	case errors.Is(err, errDraining):
 		return draining()
 	case errors.Is(err, context.Canceled):
-		return newProblem(wire.CodeClosed, "the client has disconnected")
+		return newProblem(wire.CodeClosed, "connection: the client has closed it")
 	}
 	return s.failure(ctx, err)
 }
@@ -118,7 +133,7 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
 	id := newID()
 	s.log.ErrorContext(ctx, "request failed", "id", id, "error", err)
-	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
+	p := newProblem(wire.CodeInternal, "server: its log has the cause under id %s", id)
 	p.Instance = "urn:sandbox-run:failure:" + id
 	if s.opts.Auth == nil {
 		p.Detail = withoutHint(err, p)
@@ -129,13 +144,17 @@ func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
 // executorProblem makes a problem of an error of the executor, with the field names of the API.
 func executorProblem(code string, err error) *wire.Problem {
 	p := newProblem(code, "")
-	p.Detail = withoutHint(err, p)
+	p.Detail = fieldNames(withoutHint(err, p))
+	p.Hint = fieldNames(p.Hint)
+	if cause, advice, ok := wire.CutAdvice(p.Detail); ok {
+		p.Detail, p.Hint = cause, advice
+	}
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Op != "" {
 		if field := fieldOf(e.Op); field != "" {
 			message := p.Detail
 			if e.Err != nil {
-				message = e.Err.Error()
+				message, _, _ = wire.CutAdvice(fieldNames(e.Err.Error()))
 			}
 			p.Errors = []wire.FieldError{{Field: field, Message: message}}
 			p.Detail = field + ": " + message
@@ -173,6 +192,33 @@ func fieldOf(op string) string {
 	return name + rest
 }
 
+// fieldNames replaces the flags in a text of the executor by the fields of the API: `leave out --lang` becomes `leave out language`.
+func fieldNames(text string) string {
+	if !strings.Contains(text, "--") {
+		return text
+	}
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "--")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		end := strings.IndexFunc(after, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') })
+		if end < 0 {
+			end = len(after)
+		}
+		name := after[:end]
+		if field := fieldOf(name); field != "" && (before == "" || !strings.HasSuffix(before, "-")) {
+			name = field
+		} else {
+			name = "--" + name
+		}
+		b.WriteString(name)
+		text = after[end:]
+	}
+}
+
 func (r *Refusal) problem() *wire.Problem {
 	code := r.Code
 	if code == "" {
@@ -198,7 +244,7 @@ func seconds(d time.Duration) int {
 }
 
 func draining() *wire.Problem {
-	p := newProblem(wire.CodeDraining, "the server accepts no more runs")
+	p := newProblem(wire.CodeDraining, "server: it is shutting down and accepts no more runs")
 	p.RetryAfter = 5
 	return p
 }

@@ -245,7 +245,7 @@ func (s *Server) answerPanic(a *answer, r *http.Request, cause any) {
 	if a.begun {
 		panic(http.ErrAbortHandler) // abort: the client must not see a partial answer as complete
 	}
-	p := newProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
+	p := newProblem(wire.CodeInternal, "server: its log has the cause under id %s", id)
 	p.Instance = "urn:sandbox-run:failure:" + id
 	WriteProblem(a, p)
 }
@@ -257,10 +257,10 @@ func (s *Server) answerUnknown(w http.ResponseWriter, r *http.Request, handler h
 	if seen.status == http.StatusMethodNotAllowed {
 		allow := seen.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		s.fail(w, r, newProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
+		s.fail(w, r, newProblem(wire.CodeMethod, "method: %.40q is not supported here; use %s", r.Method, allow))
 		return
 	}
-	p := newProblem(wire.CodeNotFound, "no resource at %.200q", r.URL.Path)
+	p := newProblem(wire.CodeNotFound, "path: %.200q is not one of the API", r.URL.Path)
 	p.Hint = "GET " + wire.PathOpenAPI
 	s.fail(w, r, p)
 }
@@ -285,7 +285,7 @@ func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 			p, err := s.authenticate(r)
 			if err == nil && !p.may(a.Scope) {
 				r = r.WithContext(context.WithValue(r.Context(), principalKey{}, p))
-				err = newProblem(wire.CodeForbidden, "the key needs the scope %s", a.Scope)
+				err = newProblem(wire.CodeForbidden, "key: it needs the scope %s", a.Scope)
 			}
 			if err != nil {
 				s.fail(w, r, err)
@@ -337,7 +337,7 @@ func (s *Server) authenticate(r *http.Request) (*Principal, error) {
 
 // unauthorized is the same for every invalid token, so that it reveals nothing.
 func unauthorized() error {
-	return newProblem(wire.CodeUnauthorized, "send Authorization: Bearer TOKEN with a token of this server")
+	return newProblem(wire.CodeUnauthorized, "Authorization: the request has no valid token")
 }
 
 // may reports whether a principal has a scope. No scopes means all; admin includes all; run includes read.

@@ -58,13 +58,23 @@ func DecodeStrict(body []byte, into any) error {
 		p.Title = "Some fields of the request are wrong"
 		p.Detail += fmt.Sprintf("; and %d more", n)
 	}
+	p.Hint = "GET " + PathOpenAPI + ", which describes every field"
+	if cause, advice, ok := CutAdvice(p.Detail); ok && len(p.Errors) == 1 {
+		p.Detail, p.Hint = cause, advice
+		p.Errors[0].Message, _, _ = CutAdvice(p.Errors[0].Message)
+	}
 	return p
+}
+
+// CutAdvice cuts the examples of a valid value off a message: they are a problem's hint.
+func CutAdvice(message string) (cause, advice string, found bool) {
+	return strings.Cut(message, "; write it like ")
 }
 
 func malformed(err error) error {
 	return &Problem{
 		Type: ProblemBase + CodeMalformed, Code: CodeMalformed, Title: "The body is not the JSON that is expected", Status: 400,
-		Detail: plain(err).Error(),
+		Detail: "body: " + plain(err).Error(), Hint: `one JSON object, such as {"language":"python","code":"print(1)"}`,
 	}
 }
 
