@@ -371,7 +371,7 @@ func TestServerByName(t *testing.T) {
 		})
 	}
 	for address, says := range map[string]string{
-		"unix:///none/such.sock": "nobody listens there", "unix://relative": "absolute", "ftp://x": "none of", "https://": "", "http://127.0.0.1:1": "refused",
+		"unix:///none/such.sock": "no server listens there", "unix://relative": "absolute", "ftp://x": "use one of", "https://": "", "http://127.0.0.1:1": "refused",
 	} {
 		got := upshotOf(t, t.TempDir(), "", "--server", address, "-l", "python", "-c", "print(1)")
 		if got.code != 2 && got.code != 125 || !strings.Contains(got.stderr, says) || got.stdout != "" {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -212,6 +213,11 @@ func unknownWordError(what, word, hint string) error {
 	}
 }
 
+// CommandWords is the name of a subcommand with those of the commands above it: image rm.
+func CommandWords(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), CommandName+" ")
+}
+
 func HelpHint(cmd *cobra.Command) string { return cmd.CommandPath() + " --help" }
 
 // noArguments is for commands that take none.
@@ -220,7 +226,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return &sandbox.Error{
-		Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: HelpHint(cmd),
+		Op: CommandWords(cmd), Kind: sandbox.ErrInvalid, Hint: HelpHint(cmd),
 		Err: fmt.Errorf("unexpected argument %q", args[0]),
 	}
 }
@@ -238,6 +244,9 @@ func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &value):
 		f := value.GetFlag()
 		e.Op, e.Err = fmt.Sprintf("--%s %q", f.Name, value.GetValue()), PlainCause(value.Unwrap())
+		if strings.Contains(e.Err.Error(), strconv.Quote(value.GetValue())) {
+			e.Op = "--" + f.Name // the cause has the value
+		}
 		if isFlag(cmd.Flags(), value.GetValue()) {
 			e.Op, e.Err = "--"+f.Name, fmt.Errorf("it needs a value, and %s is a flag", value.GetValue())
 		}

@@ -121,7 +121,7 @@ func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), h
 		for _, v := range values {
 			if err := f.Value.Set(v); err != nil {
 				failed = &sandbox.Error{
-					Op: fmt.Sprintf("%s=%q", name, v), Kind: sandbox.ErrInvalid, Err: PlainCause(err), Hint: hintOfVariable(err, hint),
+					Op: fmt.Sprintf("%s=%q", name, v), Kind: sandbox.ErrInvalid, Err: PlainCause(err), Hint: hintOfVariable(f, name, err, hint),
 				}
 				return
 			}
@@ -196,11 +196,12 @@ func hintOfFlag(f *pflag.Flag, err error, help string) string {
 }
 
 // hintOfVariable is the next step for a wrong value of a variable.
-func hintOfVariable(err error, help string) string {
-	if hasAdvice(err) {
-		return ""
+func hintOfVariable(f *pflag.Flag, name string, err error, help string) string {
+	hint := hintOfFlag(f, err, help)
+	if value, ok := strings.CutPrefix(hint, "--"+f.Name+" "); ok {
+		return name + "=" + value
 	}
-	return help
+	return hint
 }
 
 // isFlag reports whether a value is a flag of the command, and was taken for the value of the flag before it.

@@ -48,9 +48,9 @@ func (s *Server) prepare(ctx context.Context, p *Principal, way Way, run *wire.R
 	if way != WayAsync {
 		switch {
 		case run.Interactive && way != WayInteractive:
-			return nil, WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
+			return nil, onlyAsync("interactive")
 		case run.Webhook != nil:
-			return nil, WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
+			return nil, onlyAsync("webhook")
 		}
 	}
 	var err error
@@ -241,4 +241,10 @@ func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*
 	f := s.runJob(ctx, j)
 	feed.end()
 	return f, nil
+}
+
+func onlyAsync(field string) error {
+	p := WrongField(wire.CodeInvalid, field, "only POST %s supports it", wire.PathRuns)
+	p.Hint = "leave it out, or send the request to POST " + wire.PathRuns
+	return p
 }

@@ -257,11 +257,13 @@ func (s *Server) answerUnknown(w http.ResponseWriter, r *http.Request, handler h
 	if seen.status == http.StatusMethodNotAllowed {
 		allow := seen.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		s.fail(w, r, newProblem(wire.CodeMethod, "method: %.40q is not supported here; use %s", r.Method, allow))
+		p := newProblem(wire.CodeMethod, "method: %.40q is not supported here", r.Method)
+		p.Hint = "use " + allow
+		s.fail(w, r, p)
 		return
 	}
 	p := newProblem(wire.CodeNotFound, "path: %.200q is not one of the API", r.URL.Path)
-	p.Hint = "GET " + wire.PathOpenAPI
+	p.Hint = describeFields
 	s.fail(w, r, p)
 }
 

@@ -64,6 +64,10 @@ func (p *Problem) local() *sandbox.Error {
 			text += "; " + more.Field + ": " + more.Message
 		}
 	}
+	// What the executor says without "try" stays so.
+	if strings.HasPrefix(p.Hint, "write it like ") || strings.HasPrefix(p.Hint, "use one of ") {
+		text, e.Hint = text+"; "+p.Hint, ""
+	}
 	if wait := p.Wait(); wait > 0 {
 		text += fmt.Sprintf(" (try again in %v)", wait)
 	}

@@ -221,6 +221,9 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
+		if i := slices.IndexFunc(files, func(f File) bool { return l.Owns(f.Path) }); i >= 0 {
+			err.Hint = "--entry " + files[i].Path
+		}
 		if isDir {
 			err.Err = fmt.Errorf("directory %q has nothing that starts it", asked)
 			if len(l.Indexes) > 0 {

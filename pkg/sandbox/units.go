@@ -39,7 +39,7 @@ func ParseSize(s string) (Size, error) {
 	if !strings.Contains(number, ".") {
 		n, err := strconv.ParseUint(number, 10, 64)
 		if err != nil || n > math.MaxInt64/uint64(factor) {
-			return 0, errors.New("more bytes than this machine can count; write it like 512m or 1g")
+			return 0, errors.New("not a size this machine can count; write it like 512m or 1g")
 		}
 		return Size(n) * factor, nil
 	}

@@ -182,7 +182,7 @@ func validateInside(field, p string) error {
 		return err
 	}
 	if !path.IsAbs(p) || path.Clean(p) != p {
-		return Invalid(field, "path %q must be absolute and in its shortest form", p)
+		return Invalid(field, "path %q must be absolute and in its shortest form; write it like /data/in", p)
 	}
 	for _, name := range strings.Split(p, "/") {
 		if len(name) > 255 {

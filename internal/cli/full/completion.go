@@ -54,7 +54,7 @@ you press Tab.`,
 }
 
 func wrongShell(cmd *cobra.Command, err error) error {
-	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
+	return &sandbox.Error{Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
 }
 
 // addCompletions says which values flags can have. Only a shell that asks needs to know.

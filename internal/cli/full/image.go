@@ -384,7 +384,7 @@ func takeNames(kind string, least, most int) cobra.PositionalArgs {
 }
 
 func usageError(cmd *cobra.Command, err error) error {
-	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: cli.HelpHint(cmd), Err: err}
+	return &sandbox.Error{Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Hint: cli.HelpHint(cmd), Err: err}
 }
 
 // interruptible does something that Ctrl-C ends: what was begun is undone, or kept for the next time.

@@ -355,7 +355,7 @@ func checkRecipes(names []string) error {
 		}
 		hint := "sandbox-run image build" // it lists them
 		if like := nearest.Word(name, known); like != "" {
-			hint = like
+			hint = "sandbox-run image build " + like
 		}
 		return &sandbox.Error{Op: "image " + name, Kind: sandbox.ErrInvalid, Err: errors.New("there is no recipe of that name"), Hint: hint}
 	}

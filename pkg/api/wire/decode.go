@@ -66,9 +66,14 @@ func DecodeStrict(body []byte, into any) error {
 	return p
 }
 
-// CutAdvice cuts the examples of a valid value off a message: they are a problem's hint.
+// CutAdvice cuts the next step off a message, such as examples of a valid value: it is a problem's hint.
 func CutAdvice(message string) (cause, advice string, found bool) {
-	return strings.Cut(message, "; write it like ")
+	for _, words := range []string{"write it like ", "use one of ", "leave out "} {
+		if cause, rest, found := strings.Cut(message, "; "+words); found {
+			return cause, words + rest, true
+		}
+	}
+	return message, "", false
 }
 
 func malformed(err error) error {
