@@ -176,7 +176,7 @@ func findFull() (string, error) {
 
 // howToGet is what to try where the full executable is missing.
 func (c *Invocation) howToGet() string {
-	return c.installFull() + " in the repository, or there: " + QuoteArguments(append([]string{"go", "run", "./cmd/" + fullName}, c.Args...))
+	return c.installFull() + " in the repository, or there: " + ShellQuote(append([]string{"go", "run", "./cmd/" + fullName}, c.Args...))
 }
 
 // installFull is how to get the full executable: of the same release, or by building it.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -19,8 +20,19 @@ func ListImages() ([]*image.Image, error) {
 	return store.List()
 }
 
-// QuoteArguments writes arguments as a shell reads them.
+// QuoteArguments shows where one argument ends and the next begins.
 func QuoteArguments(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		if words[i] = a; a == "" || strings.ContainsAny(a, " \t\n'\"\\$`") {
+			words[i] = strconv.Quote(a)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// ShellQuote writes arguments as a shell reads them.
+func ShellQuote(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
 		if words[i] = a; a == "" || strings.ContainsFunc(a, isShellSpecial) {

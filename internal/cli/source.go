@@ -115,7 +115,7 @@ func missingFile(name string) error {
 	dir := filepath.Dir(absoluteName(name))
 	switch like := similarFile(name); {
 	case like != "":
-		e.Hint = QuoteArguments([]string{CommandName, like})
+		e.Hint = ShellQuote([]string{CommandName, like})
 	case !exists(dir):
 		e.Hint = "another path: there is no directory " + dir
 	default:
@@ -154,12 +154,12 @@ func unknownCommandOrFile(cmd *cobra.Command, words []string) error {
 	if executor.IsLanguage(word) {
 		file := "FILE"
 		if len(words) > 1 {
-			file = QuoteArguments(words[1:2])
+			file = ShellQuote(words[1:2])
 		}
 		return unknownWordError(commandOrFile, word, fmt.Sprintf("%s --lang %s %s", CommandName, word, file))
 	}
 	if like := similarFile(word); like != "" && len(cmd.SuggestionsFor(word)) == 0 {
-		return unknownWordError(commandOrFile, word, QuoteArguments([]string{CommandName, like}))
+		return unknownWordError(commandOrFile, word, ShellQuote([]string{CommandName, like}))
 	}
 	return unknownWord(cmd, commandOrFile, word)
 }

@@ -39,7 +39,7 @@ func TestDescribe(t *testing.T) {
 		code, hint string
 	}{
 		{Invalid("memory", "%d is too much", 5), "invalid", ""},
-		{&Refusal{}, "refused", ""},
+		{&Refusal{Got: Isolation{Tier: TierNamespace}}, "refused", "--require namespace, to accept less"},
 		{&Error{Kind: ErrNotFound}, "not_found", ""},
 		{&Error{Kind: ErrState}, "state", ""},
 		{&Error{Kind: ErrUnsupported}, "unsupported", ""},
