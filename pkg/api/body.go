@@ -20,7 +20,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	}
 	most := int64(s.opts.Policy.MaxBody)
 	if r.ContentLength > most {
-		return nil, nil, newProblem(wire.CodeTooLarge, "body: %d bytes are above %s, the most that the operator allows", r.ContentLength, sandbox.Size(most))
+		return nil, nil, newProblem(wire.CodeTooLarge, "body: %d bytes are above %s, the most that the operator allows",
+			r.ContentLength, sandbox.Size(most))
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout)) // fails without a connection, as in some tests

@@ -20,36 +20,58 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// titles are the status, the title and the usual next step of each problem code. Problems with retry_after need no step.
+// titles are the status and the title of each problem code.
 var titles = map[string]struct {
 	status int
 	title  string
-	hint   string
 }{
-	wire.CodeInvalid:      {http.StatusUnprocessableEntity, "A field of the request is wrong", describeFields},
-	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not valid HTTP or JSON", describeFields},
-	wire.CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The body is too large", "send less, or send files by PUT " + wire.PathFiles + "/{id} first"},
-	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not arrive in time", "send the body faster, or in parts by PUT " + wire.PathFiles + "/{id}"},
-	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The type of the body is not supported", "Content-Type: " + wire.TypeJSON + ", and no Content-Encoding"},
-	wire.CodeUnauthorized: {http.StatusUnauthorized, "A valid token of a key is needed", "Authorization: Bearer TOKEN, with the token of a key of this server"},
-	wire.CodeForbidden:    {http.StatusForbidden, "The key does not allow this", "use a key that allows this, or ask the operator of the server for one"},
-	wire.CodeRefused:      {http.StatusForbidden, "Refused by policy", "request less, or ask the operator of the server to allow it"},
-	wire.CodeCeiling:      {http.StatusForbidden, "A limit is above what the operator allows", "request less, or ask the operator of the server to allow more"},
-	wire.CodeNotFound:     {http.StatusNotFound, "The object does not exist", "GET " + wire.PathRuns + ", which lists the runs that are kept"},
-	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The path does not support the method", describeFields},
-	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "The answer is not available in that type", "leave out the header Accept"},
-	wire.CodeConflict:     {http.StatusConflict, "Not possible in this state", "repeat the request when the state has changed"},
-	wire.CodeGone:         {http.StatusGone, "The object is no longer kept", "submit the run again"},
-	wire.CodeTooMany:      {http.StatusTooManyRequests, "Your share is used up for now", ""},
-	wire.CodeBusy:         {http.StatusServiceUnavailable, "The server is busy", ""},
-	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is shutting down", ""},
-	wire.CodeUnsupported:  {http.StatusNotImplemented, "This server has no such ability", "leave the field out, or use a server that supports it"},
-	wire.CodeMissing:      {http.StatusNotImplemented, "A toolchain or image is not installed here", ""},
-	wire.CodeNotStarted:   {http.StatusUnprocessableEntity, "The program could not be started", "name a program that exists inside the sandbox"},
-	wire.CodeCancelled:    {http.StatusConflict, "The run was cancelled before it began", "submit the run again"},
-	wire.CodeLost:         {http.StatusInternalServerError, "The server ended while the run was under way", "submit the run again"},
-	wire.CodeClosed:       {499, "The client disconnected", ""},
-	wire.CodeInternal:     {http.StatusInternalServerError, "The server failed", "give the id to the operator of the server"},
+	wire.CodeInvalid:      {http.StatusUnprocessableEntity, "A field of the request is wrong"},
+	wire.CodeMalformed:    {http.StatusBadRequest, "The request is not valid HTTP or JSON"},
+	wire.CodeTooLarge:     {http.StatusRequestEntityTooLarge, "The body is too large"},
+	wire.CodeTooSlow:      {http.StatusRequestTimeout, "The body did not arrive in time"},
+	wire.CodeMediaType:    {http.StatusUnsupportedMediaType, "The type of the body is not supported"},
+	wire.CodeUnauthorized: {http.StatusUnauthorized, "A valid token of a key is needed"},
+	wire.CodeForbidden:    {http.StatusForbidden, "The key does not allow this"},
+	wire.CodeRefused:      {http.StatusForbidden, "Refused by policy"},
+	wire.CodeCeiling:      {http.StatusForbidden, "A limit is above what the operator allows"},
+	wire.CodeNotFound:     {http.StatusNotFound, "The object does not exist"},
+	wire.CodeMethod:       {http.StatusMethodNotAllowed, "The path does not support the method"},
+	wire.CodeNotAccepted:  {http.StatusNotAcceptable, "The answer is not available in that type"},
+	wire.CodeConflict:     {http.StatusConflict, "Not possible in this state"},
+	wire.CodeGone:         {http.StatusGone, "The object is no longer kept"},
+	wire.CodeTooMany:      {http.StatusTooManyRequests, "Your share is used up for now"},
+	wire.CodeBusy:         {http.StatusServiceUnavailable, "The server is busy"},
+	wire.CodeDraining:     {http.StatusServiceUnavailable, "The server is shutting down"},
+	wire.CodeUnsupported:  {http.StatusNotImplemented, "This server has no such ability"},
+	wire.CodeMissing:      {http.StatusNotImplemented, "A toolchain or image is not installed here"},
+	wire.CodeNotStarted:   {http.StatusUnprocessableEntity, "The program could not be started"},
+	wire.CodeCancelled:    {http.StatusConflict, "The run was cancelled before it began"},
+	wire.CodeLost:         {http.StatusInternalServerError, "The server ended while the run was under way"},
+	wire.CodeClosed:       {499, "The client disconnected"},
+	wire.CodeInternal:     {http.StatusInternalServerError, "The server failed"},
+}
+
+// hints are the usual next step of each problem code. Problems with retry_after need none.
+var hints = map[string]string{
+	wire.CodeInvalid:      describeFields,
+	wire.CodeMalformed:    describeFields,
+	wire.CodeTooLarge:     "send less, or send files by PUT " + wire.PathFiles + "/{id} first",
+	wire.CodeTooSlow:      "send the body faster, or in parts by PUT " + wire.PathFiles + "/{id}",
+	wire.CodeMediaType:    "Content-Type: " + wire.TypeJSON + ", and no Content-Encoding",
+	wire.CodeUnauthorized: "Authorization: Bearer TOKEN, with the token of a key of this server",
+	wire.CodeForbidden:    "use a key that allows this, or ask the operator of the server for one",
+	wire.CodeRefused:      "request less, or ask the operator of the server to allow it",
+	wire.CodeCeiling:      "request less, or ask the operator of the server to allow more",
+	wire.CodeNotFound:     "GET " + wire.PathRuns + ", which lists the runs that are kept",
+	wire.CodeMethod:       describeFields,
+	wire.CodeNotAccepted:  "leave out the header Accept",
+	wire.CodeConflict:     "repeat the request when the state has changed",
+	wire.CodeGone:         "submit the run again",
+	wire.CodeUnsupported:  "leave the field out, or use a server that supports it",
+	wire.CodeNotStarted:   "name a program that exists inside the sandbox",
+	wire.CodeCancelled:    "submit the run again",
+	wire.CodeLost:         "submit the run again",
+	wire.CodeInternal:     "give the id to the operator of the server",
 }
 
 // describeFields is the next step for a request that does not have the form of the API.
@@ -59,7 +81,7 @@ const describeFields = "GET " + wire.PathOpenAPI + ", which describes every requ
 func newProblem(code, format string, args ...any) *wire.Problem {
 	t := titles[code]
 	return &wire.Problem{
-		Type: wire.ProblemBase + code, Code: code, Title: t.title, Status: t.status, Detail: fmt.Sprintf(format, args...), Hint: t.hint,
+		Type: wire.ProblemBase + code, Code: code, Title: t.title, Status: t.status, Detail: fmt.Sprintf(format, args...), Hint: hints[code],
 	}
 }
 

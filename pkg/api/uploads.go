@@ -90,7 +90,8 @@ func keyOf(owner, id string) string {
 func checkUploadID(id string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if id == "" || len(id) > 128 || strings.Trim(id, letters) != "" || strings.Trim(id, ".") == "" {
-		return WrongField(wire.CodeInvalid, "id", "%.40q is not an id of 1 to 128 letters, digits, dots, dashes and underscores; write it like data-1.csv", id)
+		return WrongField(wire.CodeInvalid, "id",
+			"%.40q is not an id of 1 to 128 letters, digits, dots, dashes and underscores; write it like data-1.csv", id)
 	}
 	return nil
 }

@@ -69,7 +69,8 @@ func TestRefusal(t *testing.T) {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	err = iso.Check(TierNamespace, true)
-	if !errors.Is(err, ErrRefused) || !strings.HasPrefix(err.Error(), "native: --strict allows no missing control; try: leave out --strict, to accept this\n") {
+	if !errors.Is(err, ErrRefused) ||
+		!strings.HasPrefix(err.Error(), "native: --strict allows no missing control; try: leave out --strict, to accept this\n") {
 		t.Errorf("%v", err)
 	}
 	iso.Tier = TierNone

@@ -125,7 +125,10 @@ so that the rest can still be verified.`,
 	cli.AddParsed(cmd.Flags(), &keep.Age, "older-than", "", "remove files whose newest entry is older than this `time`, like 90d", readAge)
 	return c.auditCommand(cmd, "print what was removed as one JSON document", func(log *audit.Log) error {
 		if keep == (audit.Keep{}) {
-			return &sandbox.Error{Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("neither --keep nor --older-than is given"), Hint: "--keep 1g or --older-than 365d"}
+			return &sandbox.Error{
+				Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("neither --keep nor --older-than is given"),
+				Hint: "--keep 1g or --older-than 365d",
+			}
 		}
 		removed, err := log.Prune(keep, audit.EntryCLI)
 		if err != nil {

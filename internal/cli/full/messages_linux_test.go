@@ -28,11 +28,15 @@ var update = flag.Bool("update", false, "write the golden file of the messages")
 // commandLines are command lines that fail, as a user types them; arguments are separated by |. The texts are in testdata/messages.txt.
 var commandLines = []string{
 	// The program.
-	"python", "python|hello.py", "hello", "helo.py", "missing.py", "no/such/dir/x.py", "frobnicate", "exce|ls", "empty.py", "binary.py", "unknown.xyz",
-	"-c|print(1)", "-l|c|-c|x", "-l|pyhton|-c|1", "-l|python|-c|", "-c|1|hello.py", "-c|1|--file|hello.py", "project", "project|--entry|none.py", "-",
+	"python", "python|hello.py", "hello", "helo.py", "missing.py", "no/such/dir/x.py", "frobnicate", "exce|ls", "empty.py",
+	"binary.py", "unknown.xyz",
+	"-c|print(1)", "-l|c|-c|x", "-l|pyhton|-c|1", "-l|python|-c|", "-c|1|hello.py", "-c|1|--file|hello.py", "project",
+	"project|--entry|none.py", "-",
 	// Flags and their values.
-	"-c", "--timeout|-l|python|hello.py", "--memory|--strict|hello.py", "--timeout|0|hello.py", "--timeout|soon|hello.py", "--memory|lots|hello.py",
-	"--memory|-1|hello.py", "--memory|1k|hello.py", "--pids|abc|hello.py", "--cpus|many|hello.py", "--memroy|1g|hello.py", "--frobnicate|hello.py",
+	"-c", "--timeout|-l|python|hello.py", "--memory|--strict|hello.py", "--timeout|0|hello.py", "--timeout|soon|hello.py",
+	"--memory|lots|hello.py",
+	"--memory|-1|hello.py", "--memory|1k|hello.py", "--pids|abc|hello.py", "--cpus|many|hello.py", "--memroy|1g|hello.py",
+	"--frobnicate|hello.py",
 	"--backend|foo|hello.py", "--network|host|hello.py", "--require|strong|hello.py", "--volume|data|hello.py", "--volume|/a:b|hello.py",
 	"--in|none.csv|hello.py", "--workspace-cap|1g|hello.py", "--output|xml|hello.py", "--server|ftp://x|hello.py", "--env|=1|hello.py",
 	"--server|http://127.0.0.1:1|-l|python|-c|1", "exec", "exec|--memory|1z|--|ls",
@@ -42,7 +46,8 @@ var commandLines = []string{
 	"image|show", "image|inspect|none", "image|rm", "image|build|none", "key|create", "key|create|--name|x|--limits|memory=lots", "key|show",
 	"key|show|none", "key|create|--name|x|--expires|yesterday", "key|create|--name|x|--scopes|all", "workspace|show|none", "workspace|rm",
 	"audit|prune", "audit|query|--since|yesterday", "audit|tail|--lines|0", "audit|verify|x", "receipt|verify|none.json", "languages|x",
-	"serve|--listen|nowhere", "serve|--max-memory|0", "serve|--config|none.yaml", "serve|--listen|0.0.0.0:0", "template|new", "completion|tcsh", "setup|x",
+	"serve|--listen|nowhere", "serve|--max-memory|0", "serve|--config|none.yaml", "serve|--listen|0.0.0.0:0", "template|new",
+	"completion|tcsh", "setup|x",
 }
 
 // thinCommandLines need sandbox-rund, which is not installed.
@@ -239,7 +244,8 @@ func checkWords(t *testing.T, of, text string) {
 func messageHandler(t *testing.T) http.Handler {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "languages.yaml")
-	if err := os.WriteFile(file, []byte("languages:\n  - name: act\n    extensions: [.act]\n    run: [/bin/sh, '{file}']\n"), 0o600); err != nil {
+	const act = "languages:\n  - name: act\n    extensions: [.act]\n    run: [/bin/sh, '{file}']\n"
+	if err := os.WriteFile(file, []byte(act), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	languages, err := executor.LoadLanguages(file)
