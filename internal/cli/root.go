@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -335,6 +336,9 @@ type failureDocument struct {
 
 func failure(err error, code int) failureDocument {
 	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: DescribeError(err)}
+	if doc.Error.Hint == "" {
+		_, doc.Error.Hint, _ = wire.CutAdvice(doc.Error.Message)
+	}
 	var missing *toolchain.Missing
 	if errors.As(err, &missing) {
 		doc.Error.Code = "no_toolchain"

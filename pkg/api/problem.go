@@ -118,9 +118,8 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 		return newProblem(wire.CodeTooSlow, "body: it did not arrive in time")
 	case errors.As(err, &none) && none.Missing == nil:
 		p := newProblem(wire.CodeMissing, "")
-		how := none.How()
-		p.Detail = strings.TrimSuffix(none.Error(), "; try: "+how)
-		p.Hint = "another image, or on the server: " + how
+		p.Hint = none.How()
+		p.Detail = strings.TrimSuffix(none.Error(), "; try: "+p.Hint)
 		p.Errors = []wire.FieldError{{Field: "image", Message: p.Detail}}
 		return p
 	case errors.As(err, &missing): // the text has the next step
