@@ -109,7 +109,7 @@ func reasons(w Want, passed []Finding) (all []string) {
 			first, _, _ := strings.Cut(f.Err.Error(), "\n")
 			all = append(all, fmt.Sprintf("%s can not be used: %s", f.Candidate, strings.TrimPrefix(first, f.Backend+": ")))
 		case f.Isolation.Tier.AtLeast(w.tier()):
-			all = append(all, fmt.Sprintf("%s lacks %d controls", f.Candidate, len(f.Isolation.Missing)))
+			all = append(all, fmt.Sprintf("%s has %d gaps", f.Candidate, len(f.Isolation.Missing)))
 		default:
 			all = append(all, fmt.Sprintf("%s gives %s", f.Candidate, f.Isolation.Tier))
 		}

@@ -46,15 +46,15 @@ func TestChoose(t *testing.T) {
 			"docker gives container (wanted: container); native can not be used: needs Linux; oci can not be used: no runc",
 			[]Candidate{native, oci, docker}},
 		"strict": {Want{Strict: true}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierContainer, gap),
-			oci: giving(sandbox.TierContainer)}, oci, "wanted: container, with nothing missing); native lacks 1 controls", []Candidate{native, oci}},
+			oci: giving(sandbox.TierContainer)}, oci, "wanted: container, with nothing missing); native has 1 gaps", []Candidate{native, oci}},
 		"gvisor": {Want{Require: sandbox.TierGVisor}, stronger, map[Candidate]Finding{runsc: giving(sandbox.TierGVisor)}, runsc,
 			"auto: oci with runsc gives gvisor", []Candidate{runsc}},
 		"gvisor by docker": {Want{Require: sandbox.TierGVisor}, stronger,
 			map[Candidate]Finding{runsc: {Err: errors.New("no runsc")}, dockerRunsc: giving(sandbox.TierGVisor)}, dockerRunsc,
 			"docker with runsc gives gvisor", stronger},
 		"never below": {Want{}, ordinary, map[Candidate]Finding{native: giving(sandbox.TierNamespace), oci: giving(sandbox.TierNone),
-			docker: broken}, Candidate{}, `tier "container" is required, this machine gives "namespace"` +
-			"\n  oci gives none\n  docker can not be used: no socket\n", ordinary},
+			docker: broken}, Candidate{}, `tier "container" is required, this machine gives "namespace"; try: --require namespace, to accept less` +
+			"\n  oci gives none\n  docker can not be used: no socket", ordinary},
 		"a runtime too weak": {Want{Require: sandbox.TierGVisor}, stronger,
 			map[Candidate]Finding{runsc: giving(sandbox.TierContainer), dockerRunsc: broken}, Candidate{},
 			`tier "gvisor" is required, this machine gives "container"`, stronger},

@@ -267,16 +267,20 @@ func (f backendFinding) writeGaps(b *strings.Builder, paint Palette) {
 		return
 	}
 	if len(f.Missing) == 0 {
-		fmt.Fprintf(b, "\n%s lacks nothing\n", paint.bold(f.Backend))
+		fmt.Fprintf(b, "\n%s has no gaps\n", paint.bold(f.Backend))
 		return
 	}
-	fmt.Fprintf(b, "\n%s lacks:\n", paint.bold(f.Backend))
+	fmt.Fprintf(b, "\n%s has gaps:\n", paint.bold(f.Backend))
 	last := ""
 	for _, g := range groupGaps(f.Missing) {
 		for _, line := range wrapWords(strings.Fields(g.controls), lineWidth) {
 			fmt.Fprintf(b, "  %s\n", paint.bold(line))
 		}
-		fmt.Fprintf(b, "    %s: %s\n", g.State, EscapeText(g.Reason))
+		state := string(g.State)
+		if g.State == sandbox.Enforced {
+			state += ", but not in every case"
+		}
+		fmt.Fprintf(b, "    %s: %s\n", state, EscapeText(g.Reason))
 		switch g.Remedy {
 		case "":
 		case last:

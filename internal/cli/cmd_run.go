@@ -201,7 +201,7 @@ func explainUnknownFlag(root *cobra.Command, err *sandbox.Error) error {
 		return err
 	}
 	if !pathExists(words[0]) && words[0] != StdinName {
-		return unknownWordError(root, commandOrFile, words[0])
+		return unknownCommandOrFile(root, words)
 	}
 	if nearest, _, _ := strings.Cut(err.Hint, ","); !strings.HasPrefix(nearest, "--") {
 		err.Hint = fmt.Sprintf("sandbox-run %s -- …, if it is the program's", words[0])

@@ -363,7 +363,7 @@ func TestNotRoot(t *testing.T) {
 		t.Errorf("exec: exit code %d\n%s", code, text)
 	}
 	code, text = asNobody("doctor")
-	if code != CodeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative lacks:\n") {
+	if code != CodeUnhealthy || !strings.Contains(text, "\nnot ok: ") || !strings.Contains(text, "\nnative has gaps:\n") {
 		t.Errorf("doctor: exit code %d\n%s", code, text)
 	}
 }

@@ -36,7 +36,7 @@ func ReadOneOf[T ~string](words ...T) func(string) (T, error) {
 		for _, w := range words {
 			all = append(all, string(w))
 		}
-		return "", errors.New("none of " + strings.Join(all, ", "))
+		return "", errors.New("unknown value; use one of " + strings.Join(all, ", "))
 	}
 }
 

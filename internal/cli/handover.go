@@ -153,7 +153,7 @@ func (c *Invocation) serverCanRun(cmd *cobra.Command) bool {
 	return !auto || c.local != nil && c.local.canRun(c)
 }
 
-var errNoFull = errors.New("it takes " + fullName + ", which is neither beside " + CommandName + " nor on PATH")
+var errNoFull = errors.New("the executable " + fullName + " is needed, and is neither beside " + CommandName + " nor on PATH")
 
 // findFull finds the full executable: first beside this one, then on PATH.
 func findFull() (string, error) {
@@ -176,7 +176,7 @@ func findFull() (string, error) {
 
 // fullHint returns the hint for errors about a missing full executable.
 func (c *Invocation) fullHint() string {
-	return c.installHint() + ", or in the repository: go run ./cmd/" + fullName + " " + QuoteArguments(c.Args)
+	return c.installHint() + " in the repository, or there: " + ShellQuote(append([]string{"go", "run", "./cmd/" + fullName}, c.Args...))
 }
 
 // installHint returns the command that installs the full executable: that of the same release, or a build.

@@ -58,7 +58,7 @@ func readServer(s string) (string, error) {
 	case socket:
 		return "", errors.New("the path of a socket is absolute: unix:///run/user/1000/sandbox-run/server.sock")
 	}
-	return "", errors.New("none of auto, never, unix:///path, https://host, http://host")
+	return "", errors.New("not a server; use one of auto, never, unix:///path, https://host, http://host")
 }
 
 // isWeb reports whether an address needs net/http, which only the full executable has.

@@ -380,7 +380,7 @@ func TestNamedServerRefusals(t *testing.T) {
 		})
 	}
 	for address, says := range map[string]string{
-		"unix:///none/such.sock": "no server listens there", "unix://relative": "absolute", "ftp://x": "none of", "https://": "",
+		"unix:///none/such.sock": "no server listens there", "unix://relative": "absolute", "ftp://x": "use one of", "https://": "",
 		"http://127.0.0.1:1": "refused",
 	} {
 		got := runCommandIn(t, t.TempDir(), "", "--server", address, "-l", "python", "-c", "print(1)")

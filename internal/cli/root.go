@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -75,6 +79,9 @@ func MainFull(f Full) { runAndExit(&f) }
 func runAndExit(full *Full) {
 	os.Exit(run(full, os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
+
+// Run executes a command line in this process and returns the exit code; without full it is the thin executable's.
+func Run(full *Full, args []string, std Streams) int { return run(full, args, std) }
 
 // run runs the command and returns the exit code.
 func run(full *Full, args []string, std Streams) int {
@@ -197,14 +204,23 @@ func (c *Invocation) NewGroup(name, long, example string) *cobra.Command {
 
 // unknownWordError returns the error for an unknown word, with the most similar command as the hint.
 func unknownWordError(cmd *cobra.Command, what, word string) error {
-	hint := HelpHint(cmd)
+	hint := HelpHint(cmd) + ", which lists the commands"
 	if like := cmd.SuggestionsFor(word); len(like) > 0 {
 		hint = cmd.CommandPath() + " " + like[0]
 	}
+	return newUnknownWord(what, word, hint)
+}
+
+func newUnknownWord(what, word, hint string) error {
 	return &sandbox.Error{
 		Op: "command line", Kind: sandbox.ErrInvalid, Hint: hint,
 		Err: fmt.Errorf("unknown %s %q", what, word),
 	}
+}
+
+// CommandWords returns the name of a subcommand with those of the commands above it: image rm.
+func CommandWords(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), CommandName+" ")
 }
 
 // HelpHint returns the hint of errors that points to a command's help.
@@ -215,7 +231,7 @@ func refuseArguments(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return &sandbox.Error{
-		Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: HelpHint(cmd),
+		Op: CommandWords(cmd), Kind: sandbox.ErrInvalid, Hint: HelpHint(cmd),
 		Err: fmt.Errorf("unexpected argument %q", args[0]),
 	}
 }
@@ -228,14 +244,28 @@ func (c *Invocation) flagError(cmd *cobra.Command, err error) error {
 	e := &sandbox.Error{Op: "command line", Kind: sandbox.ErrInvalid, Err: err, Hint: HelpHint(cmd)}
 	var value *pflag.InvalidValueError
 	var unknown *pflag.NotExistError
+	var required *pflag.ValueRequiredError
 	switch {
 	case errors.As(err, &value):
-		e.Op, e.Err = fmt.Sprintf("--%s %q", value.GetFlag().Name, value.GetValue()), PlainCause(value.Unwrap())
+		f := value.GetFlag()
+		e.Op, e.Err = fmt.Sprintf("--%s %q", f.Name, value.GetValue()), PlainCause(value.Unwrap())
+		if strings.Contains(e.Err.Error(), strconv.Quote(value.GetValue())) {
+			e.Op = "--" + f.Name // the cause has the value
+		}
+		if isFlag(cmd.Flags(), value.GetValue()) {
+			e.Op, e.Err = "--"+f.Name, fmt.Errorf("it needs a value, and %s is a flag", value.GetValue())
+		}
+		e.Hint = hintOfFlag(f, e.Err, e.Hint)
 	case errors.As(err, &unknown):
 		if like := nearestFlag(cmd.Flags(), unknown.GetSpecifiedName()); like != "" && unknown.GetSpecifiedShortnames() == "" {
 			e.Hint = "--" + like + ", or " + HelpHint(cmd)
 		}
 		return explainUnknownFlag(cmd, e)
+	case errors.As(err, &required):
+		f := required.GetFlag()
+		value, _ := pflag.UnquoteUsage(f)
+		e.Op, e.Err = "--"+f.Name, errors.New("it needs a value")
+		e.Hint = hintOfFlag(f, e.Err, "--"+f.Name+" "+strings.ToUpper(cmp.Or(value, "value")))
 	}
 	return e
 }
@@ -311,6 +341,9 @@ type failureDocument struct {
 
 func newFailureDocument(err error, code int) failureDocument {
 	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: DescribeError(err)}
+	if doc.Error.Hint == "" {
+		_, doc.Error.Hint, _ = wire.CutAdvice(doc.Error.Message)
+	}
 	var missing *toolchain.Missing
 	if errors.As(err, &missing) {
 		doc.Error.Code = "no_toolchain"

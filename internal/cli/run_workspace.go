@@ -37,9 +37,9 @@ func (o *runOptions) checkWorkspace(flags *pflag.FlagSet) error {
 	}
 	switch w := &o.workspace; {
 	case w.name == "" && (w.cap != 0 || w.inodes != 0):
-		return sandbox.Invalid("workspace-cap", "it is of no use without --workspace")
+		return sandbox.Invalid("workspace-cap", "it has no effect without --workspace; write it like --workspace NAME")
 	case w.name != "" && taken != "":
-		return sandbox.Invalid("workspace", "%s is to be /workspace already", taken)
+		return sandbox.Invalid("workspace", "%s is to be /workspace already; leave out --workspace or that volume", taken)
 	case w.name != "" && len(o.copyOuts) > 0:
 		return &sandbox.Error{
 			Op: "out", Kind: sandbox.ErrInvalid, Err: errors.New("what is written to a workspace stays in it"),
@@ -70,7 +70,6 @@ func (o *runOptions) enterWorkspace(s *runEnvironment, req *executor.Request) (l
 	req.Inputs = nil
 	req.Policy.Volumes = append(req.Policy.Volumes, w.Volume())
 	return w.Begin(s.ctx, files, s.stop, func(detail string) *sandbox.DiskFullError {
-		const allow = "--workspace-cap, --workspace-inodes"
-		return &sandbox.DiskFullError{Detail: detail + "; to allow more: " + allow, Allow: allow}
+		return &sandbox.DiskFullError{Detail: detail + "; to allow more: " + sandbox.WorkspaceFlags, Allow: sandbox.WorkspaceFlags}
 	})
 }

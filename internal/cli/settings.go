@@ -129,7 +129,7 @@ func ReadEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool), h
 		for _, v := range values {
 			if err := f.Value.Set(v); err != nil {
 				failed = &sandbox.Error{
-					Op: fmt.Sprintf("%s=%q", name, v), Kind: sandbox.ErrInvalid, Err: PlainCause(err), Hint: hint,
+					Op: fmt.Sprintf("%s=%q", name, v), Kind: sandbox.ErrInvalid, Err: PlainCause(err), Hint: hintOfVariable(f, name, err, hint),
 				}
 				return
 			}
@@ -167,9 +167,6 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 		return err
 	}
 	named := *e
-	if named.Hint == "" {
-		named.Hint = hint
-	}
 	field := e.Op
 	if field == "user" { // one field has two flags; the message names the id
 		field = "uid"
@@ -182,8 +179,53 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 		if variable := f.Annotations[fromVariable]; len(variable) > 0 {
 			named.Op = variable[0]
 		}
+		hint = hintOfFlag(f, err, hint)
+	} else if hasAdvice(err) {
+		hint = ""
 	}
+	named.Hint = cmp.Or(e.Hint, hint)
 	return &named
+}
+
+// hasAdvice reports whether the text of an error ends with the next step.
+func hasAdvice(err error) bool {
+	for _, advice := range []string{"; write it like ", "; use one of ", "; leave out "} {
+		if strings.Contains(err.Error(), advice) {
+			return true
+		}
+	}
+	return false
+}
+
+// hintOfFlag is the next step for a wrong value of a flag: the default where it is a value and the error has no advice, else help.
+func hintOfFlag(f *pflag.Flag, err error, help string) string {
+	_, isNumber := f.Value.(*limitFlag)
+	switch {
+	case hasAdvice(err):
+		return ""
+	case isNumber && f.DefValue != "":
+		return "--" + f.Name + " " + f.DefValue + ", the default"
+	}
+	return help
+}
+
+// hintOfVariable is the next step for a wrong value of a variable.
+func hintOfVariable(f *pflag.Flag, name string, err error, help string) string {
+	hint := hintOfFlag(f, err, help)
+	if value, ok := strings.CutPrefix(hint, "--"+f.Name+" "); ok {
+		return name + "=" + value
+	}
+	return hint
+}
+
+// isFlag reports whether a value is a flag of the command, and was taken for the value of the flag before it.
+func isFlag(flags *pflag.FlagSet, value string) bool {
+	name, _, _ := strings.Cut(value, "=")
+	if long, ok := strings.CutPrefix(name, "--"); ok {
+		return flags.Lookup(long) != nil
+	}
+	short, ok := strings.CutPrefix(name, "-")
+	return ok && len(short) == 1 && flags.ShorthandLookup(short) != nil
 }
 
 // ReadSize parses a size of more than zero. It is a function and not a variable, because initialisers cost time at every start.

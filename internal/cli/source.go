@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -81,7 +82,7 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 	}
 	switch {
 	case fromCode && fromFiles:
-		return nil, false, sandbox.Invalid("code", "two sources of code: --code and --file %s", o.files.Values[0])
+		return nil, false, sandbox.Invalid("code", "two sources of code: --code and --file %s; leave out one of them", o.files.Values[0])
 	case (fromCode || fromFiles) && len(words) > 0:
 		from := "--code"
 		if fromFiles {
@@ -100,23 +101,67 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 		return nil, true, s.readStdin(c.Std.In)
 	case words[0] == StdinName:
 		return words[1:], true, s.readStdin(c.Std.In)
-	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command has such a name
-		return nil, false, &sandbox.Error{
-			Op: "read " + words[0], Kind: sandbox.ErrInvalid, Err: syscall.ENOENT, Hint: "ls " + nearestDirectory(words[0]),
-		}
+	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
+		return nil, false, missingFile(words[0])
 	case !pathExists(words[0]):
-		return nil, false, unknownWordError(cmd, commandOrFile, words[0])
+		return nil, false, unknownCommandOrFile(cmd, words)
 	}
 	return words[1:], false, s.readPath(words[0])
 }
 
-// nearestDirectory returns the closest directory above the file that exists.
-func nearestDirectory(name string) string {
-	dir := filepath.Dir(name)
-	for !pathExists(dir) {
-		dir = filepath.Dir(dir)
+// missingFile is the error for a file that does not exist. Its hint is a file with a similar name, if the directory has one.
+func missingFile(name string) error {
+	e := &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: syscall.ENOENT}
+	dir := filepath.Dir(absoluteName(name))
+	switch like := similarFile(name); {
+	case like != "":
+		e.Hint = ShellQuote([]string{CommandName, like})
+	case !pathExists(dir):
+		e.Hint = "another path: there is no directory " + dir
+	default:
+		e.Hint = "the name of a file in " + dir
 	}
-	return dir
+	return e
+}
+
+// similarFile is a file beside name whose name differs by a typing error or by its extension; "" for none.
+func similarFile(name string) string {
+	entries, err := os.ReadDir(filepath.Dir(name))
+	if err != nil {
+		return ""
+	}
+	base := filepath.Base(name)
+	var names []string
+	for _, e := range entries {
+		stem := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
+		if e.Type().IsRegular() && stem == base {
+			return filepath.Join(filepath.Dir(name), e.Name())
+		}
+		if e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	if like := nearest.Word(base, names); like != "" {
+		return filepath.Join(filepath.Dir(name), like)
+	}
+	return ""
+}
+
+// unknownCommandOrFile is the error for a first word that is neither. The word may be a language, a file without its extension, or a
+// command with a typing error.
+func unknownCommandOrFile(cmd *cobra.Command, words []string) error {
+	word := words[0]
+	if executor.IsLanguage(word) {
+		file := "FILE"
+		if len(words) > 1 {
+			file = ShellQuote(words[1:2])
+		}
+		return newUnknownWord(commandOrFile, word, fmt.Sprintf("%s --lang %s %s", CommandName, word, file))
+	}
+	if like := similarFile(word); like != "" && len(cmd.SuggestionsFor(word)) == 0 {
+		return newUnknownWord(commandOrFile, word, ShellQuote([]string{CommandName, like}))
+	}
+	return unknownWordError(cmd, commandOrFile, word)
 }
 
 // pathExists reports whether the path exists, readable or not.
@@ -238,7 +283,8 @@ func checkText(name string, data []byte) error {
 
 func checkCode(op, code string) error {
 	if strings.TrimSpace(code) == "" {
-		return sandbox.Invalid(op, "it is empty: there is no code to run")
+		return &sandbox.Error{Op: op, Kind: sandbox.ErrInvalid, Hint: errNoCode.Hint,
+			Err: errors.New("it is empty: there is no code to run")}
 	}
 	return checkText(op, []byte(code))
 }
@@ -424,7 +470,8 @@ func readInput(text string) ([]executor.File, error) {
 	}
 	st, err := os.Stat(host)
 	if err != nil {
-		return nil, sandbox.Invalid("in", "%s: %w", host, plainPathError(err))
+		return nil, &sandbox.Error{Op: "in", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", host, plainPathError(err)),
+			Hint: "--in FILE, with a file or directory that exists"}
 	}
 	if !st.IsDir() {
 		if !st.Mode().IsRegular() {

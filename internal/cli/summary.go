@@ -186,8 +186,9 @@ func (s *outcome) whyEnded(r *sandbox.Result) string {
 			return full.Error()
 		}
 		for _, v := range r.Violations {
-			if v.Kind == "disk" && strings.HasPrefix(v.Allow, "--workspace-cap") {
-				return v.Detail + "; to allow more: " + v.Allow
+			// A server names fields.
+			if v.Kind == "disk" && strings.HasPrefix(strings.ReplaceAll(strings.TrimPrefix(v.Allow, "--"), "_", "-"), "workspace-cap") {
+				return v.Detail + "; to allow more: " + sandbox.WorkspaceFlags
 			}
 		}
 	case sandbox.VerdictCompileError:

@@ -164,7 +164,7 @@ func Changes(before, after *Settings) (names []string) {
 func ParseLevel(text string) (slog.Level, error) {
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, text) || level.UnmarshalText([]byte(text)) != nil {
-		return 0, fmt.Errorf("none of debug, info, warn, error")
+		return 0, fmt.Errorf("unknown value; use one of debug, info, warn, error")
 	}
 	return level, nil
 }

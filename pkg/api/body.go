@@ -22,7 +22,8 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	}
 	most := int64(s.opts.Policy.MaxBody)
 	if r.ContentLength > most {
-		return nil, nil, wire.NewProblem(wire.CodeTooLarge, "the body has %d bytes; at most %s are accepted", r.ContentLength, sandbox.Size(most))
+		return nil, nil, wire.NewProblem(wire.CodeTooLarge, "body: %d bytes are above %s, the most that the operator allows",
+			r.ContentLength, sandbox.Size(most))
 	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout)) // fails without a connection, as in some tests
@@ -38,7 +39,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 // bodyError turns the error of a body that ends too early into a problem.
 func bodyError(err error) error {
 	if strings.Contains(err.Error(), "unexpected EOF") {
-		return wire.NewProblem(wire.CodeMalformed, "the body ends before the length that was announced")
+		return wire.NewProblem(wire.CodeMalformed, "body: it ends before the length that was announced")
 	}
 	return err
 }
@@ -48,12 +49,12 @@ func wantJSON(r *http.Request) error {
 	kind, params, err := mime.ParseMediaType(given)
 	charset := params["charset"]
 	if err != nil || kind != wire.TypeJSON || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		p := wire.NewProblem(wire.CodeMediaType, "Content-Type %.80q is not accepted; send %s", given, wire.TypeJSON)
+		p := wire.NewProblem(wire.CodeMediaType, "Content-Type: %.80q is not accepted; send %s", given, wire.TypeJSON)
 		p.Hint = "curl --json '{…}'"
 		return p
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return wire.NewProblem(wire.CodeMediaType, "Content-Encoding %.40q is not accepted; send the body uncompressed", e)
+		return wire.NewProblem(wire.CodeMediaType, "Content-Encoding: %.40q is not accepted; send the body uncompressed", e)
 	}
 	return nil
 }
@@ -81,7 +82,7 @@ func Negotiate(r *http.Request, offered ...string) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", wire.NewProblem(wire.CodeNotAccepted, "this resource is available as %s", strings.Join(offered, ", "))
+		return "", wire.NewProblem(wire.CodeNotAccepted, "Accept: this resource is available as %s", strings.Join(offered, ", "))
 	}
 	return best, nil
 }

@@ -76,7 +76,7 @@ func readQuery(r *http.Request, known ...string) (url.Values, error) {
 	for name, values := range query {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, wire.WrongField(wire.CodeInvalid, wire.Clip(name), "unknown parameter; use %s", strings.Join(known, ", "))
+			return nil, wire.WrongField(wire.CodeInvalid, wire.Clip(name), "unknown parameter; use one of %s", strings.Join(known, ", "))
 		case len(values) > 1:
 			return nil, wire.WrongField(wire.CodeInvalid, name, "given %d times; give it once", len(values))
 		}

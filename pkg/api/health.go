@@ -72,10 +72,10 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	}
 	check, deep := query.Get("check"), query.Get("deep")
 	if check != "" && !slices.Contains([]string{"live", "ready"}, check) {
-		return wire.WrongField(wire.CodeInvalid, "check", "unknown check; use live or ready")
+		return wire.WrongField(wire.CodeInvalid, "check", "unknown check; write it like live or ready")
 	}
 	if !slices.Contains([]string{"", "0", "1"}, deep) {
-		return wire.WrongField(wire.CodeInvalid, "deep", "use 0 or 1")
+		return wire.WrongField(wire.CodeInvalid, "deep", "neither 0 nor 1; write it like 1")
 	}
 	s.mu.Lock()
 	queued, running := s.queued, len(s.active)-s.queued
@@ -96,7 +96,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	}
 	if deep == "1" {
 		if !p.may(ScopeAdmin) {
-			return wire.NewProblem(wire.CodeForbidden, "the key needs the scope %s", ScopeAdmin)
+			return wire.NewProblem(wire.CodeForbidden, "key: it needs the scope %s", ScopeAdmin)
 		}
 		h.Deep = s.deep.check(r.Context(), s.opts.Executor)
 		if !h.Deep.OK {

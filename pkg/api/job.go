@@ -41,9 +41,9 @@ func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*
 	if way != WayAsync {
 		switch {
 		case run.Interactive && way != WayInteractive:
-			return nil, wire.WrongField(wire.CodeInvalid, "interactive", "only POST %s supports it", wire.PathRuns)
+			return nil, onlyAsync("interactive")
 		case run.Webhook != nil:
-			return nil, wire.WrongField(wire.CodeInvalid, "webhook", "only POST %s supports it", wire.PathRuns)
+			return nil, onlyAsync("webhook")
 		}
 	}
 	var err error
@@ -234,4 +234,10 @@ func (s *Server) Do(ctx context.Context, p *Principal, run *wire.Run, c Call) (*
 	f := s.runJob(ctx, j)
 	feed.end()
 	return f, nil
+}
+
+func onlyAsync(field string) error {
+	p := wire.WrongField(wire.CodeInvalid, field, "only POST %s supports it", wire.PathRuns)
+	p.Hint = "leave it out, or send the request to POST " + wire.PathRuns
+	return p
 }

@@ -91,7 +91,7 @@ func (p *Policy) checkHost(run *wire.Run, req *executor.Request) error {
 		return notAllowed("workspace", "the operator allows no workspaces")
 	}
 	if run.Workspace == "" && (run.WorkspaceCap != 0 || run.WorkspaceInodes != 0) {
-		return wire.WrongField(wire.CodeInvalid, "workspace_cap", "it has no effect without workspace; set workspace, too")
+		return wire.WrongField(wire.CodeInvalid, "workspace_cap", "it has no effect without workspace; leave out the cap, or set workspace")
 	}
 	for _, name := range run.PassEnv {
 		if !slices.Contains(p.PassEnv, name) {

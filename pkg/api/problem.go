@@ -24,6 +24,7 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	var (
 		known   *wire.Problem
 		refusal *Refusal
+		weak    *sandbox.Refusal
 		large   *http.MaxBytesError
 		timeout net.Error
 		missing *toolchain.Missing
@@ -35,9 +36,9 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	case errors.As(err, &refusal):
 		return refusal.problem()
 	case errors.As(err, &large):
-		return wire.NewProblem(wire.CodeTooLarge, "the body is larger than %s", sandbox.Size(large.Limit))
+		return wire.NewProblem(wire.CodeTooLarge, "body: it is larger than %s, the most that the operator allows", sandbox.Size(large.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return wire.NewProblem(wire.CodeTooSlow, "send the body faster, or in parts by PUT %s/{id}", wire.PathFiles)
+		return wire.NewProblem(wire.CodeTooSlow, "body: it did not arrive in time")
 	case errors.As(err, &none) && none.Missing == nil:
 		p := wire.NewProblem(wire.CodeMissing, "")
 		p.Hint = none.How()
@@ -52,6 +53,10 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 		return executorProblem(wire.CodeMissing, err)
 	case errors.Is(err, sandbox.ErrInvalid):
 		return executorProblem(wire.CodeInvalid, err)
+	case errors.As(err, &weak):
+		p := wire.NewProblem(wire.CodeRefused, "%s", fieldNames(weak.Detail()))
+		p.Hint = fieldNames(weak.Hint())
+		return p
 	case errors.Is(err, sandbox.ErrRefused):
 		return executorProblem(wire.CodeRefused, err)
 	case errors.Is(err, sandbox.ErrNotStarted):
@@ -59,11 +64,11 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return executorProblem(wire.CodeUnsupported, err)
 	case errors.Is(err, errForgotten):
-		return wire.NewProblem(wire.CodeCancelled, "its owner cancelled the run")
+		return wire.NewProblem(wire.CodeCancelled, "run: its owner cancelled it")
 	case errors.Is(err, errDraining):
 		return draining()
 	case errors.Is(err, context.Canceled):
-		return wire.NewProblem(wire.CodeClosed, "the client has disconnected")
+		return wire.NewProblem(wire.CodeClosed, "connection: the client has closed it")
 	}
 	return s.failure(ctx, err)
 }
@@ -81,7 +86,7 @@ func (s *Server) failure(ctx context.Context, err error) *wire.Problem {
 // newFailure makes a problem that has only an id, under which the caller logs the cause.
 func newFailure() (p *wire.Problem, id string) {
 	id = NewID()
-	p = wire.NewProblem(wire.CodeInternal, "the server's log has the cause under id %s", id)
+	p = wire.NewProblem(wire.CodeInternal, "server: its log has the cause under id %s", id)
 	p.Instance = "urn:sandbox-run:failure:" + id
 	return p, id
 }
@@ -89,13 +94,17 @@ func newFailure() (p *wire.Problem, id string) {
 // executorProblem makes a problem of an error of the executor, with the field names of the API.
 func executorProblem(code string, err error) *wire.Problem {
 	p := wire.NewProblem(code, "")
-	p.Detail = withoutHint(err, p)
+	p.Detail = fieldNames(withoutHint(err, p))
+	p.Hint = fieldNames(p.Hint)
+	if cause, advice, ok := wire.CutAdvice(p.Detail); ok {
+		p.Detail, p.Hint = cause, advice
+	}
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Op != "" {
 		if field := fieldOf(e.Op); field != "" {
 			message := p.Detail
 			if e.Err != nil {
-				message = e.Err.Error()
+				message, _, _ = wire.CutAdvice(fieldNames(e.Err.Error()))
 			}
 			p.Errors = []wire.FieldError{{Field: field, Message: message}}
 			p.Detail = field + ": " + message
@@ -133,6 +142,33 @@ func fieldOf(op string) string {
 	return name + rest
 }
 
+// fieldNames replaces the flags in a text of the executor by the fields of the API: `leave out --lang` becomes `leave out language`.
+func fieldNames(text string) string {
+	if !strings.Contains(text, "--") {
+		return text
+	}
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "--")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		end := strings.IndexFunc(after, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') })
+		if end < 0 {
+			end = len(after)
+		}
+		name := after[:end]
+		if field := fieldOf(name); field != "" && (before == "" || !strings.HasSuffix(before, "-")) {
+			name = field
+		} else {
+			name = "--" + name
+		}
+		b.WriteString(name)
+		text = after[end:]
+	}
+}
+
 func (r *Refusal) problem() *wire.Problem {
 	code := r.Code
 	if code == "" {
@@ -158,7 +194,7 @@ func seconds(d time.Duration) int {
 }
 
 func draining() *wire.Problem {
-	p := wire.NewProblem(wire.CodeDraining, "the server accepts no more runs")
+	p := wire.NewProblem(wire.CodeDraining, "server: it is shutting down and accepts no more runs")
 	p.RetryAfter = 5
 	return p
 }

@@ -268,7 +268,7 @@ func (s *Server) find(r *http.Request) (*run, error) {
 	id := r.PathValue("id")
 	run := s.runs.get(PrincipalFrom(r.Context()).ID, id)
 	if run == nil {
-		return nil, wire.NewProblem(wire.CodeNotFound, "run %.40q does not exist or is no longer kept", id)
+		return nil, wire.NewProblem(wire.CodeNotFound, "run %.40q: it does not exist or is no longer kept", id)
 	}
 	return run, nil
 }
@@ -340,7 +340,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 	limit := defaultPage
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
-			return wire.WrongField(wire.CodeInvalid, "limit", "give a number from 1 to %d", maxPage)
+			return wire.WrongField(wire.CodeInvalid, "limit", "not a number from 1 to %d; write it like 50", maxPage)
 		}
 	}
 	runs, next, err := s.runs.list(PrincipalFrom(r.Context()).ID, query.Get("cursor"), limit)
@@ -381,10 +381,10 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !run.isOver() {
-		return wire.NewProblem(wire.CodeConflict, "the run is still under way; try again later")
+		return wire.NewProblem(wire.CodeConflict, "run: it is still under way")
 	}
 	if p := run.current().Problem; p != nil {
-		return wire.NewProblem(wire.CodeNotFound, "the run has no result: %s", p.Detail)
+		return wire.NewProblem(wire.CodeNotFound, "run: it has no result: %s", p.Detail)
 	}
 	document, leave, err := run.result()
 	if err != nil {
@@ -415,14 +415,14 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 			switch {
 			case f.Path != candidate:
 			case f.Reason != "":
-				return wire.NewProblem(wire.CodeConflict, "%.200q was not copied out: %s", name, f.Reason)
+				return wire.NewProblem(wire.CodeConflict, "file %.200q: it was not copied out: %s", name, f.Reason)
 			default:
 				serveBytes(w, path.Base(name), f.Data)
 				return nil
 			}
 		}
 	}
-	p := wire.NewProblem(wire.CodeNotFound, "the run has no output file %.200q", name)
+	p := wire.NewProblem(wire.CodeNotFound, "run: it has no output file %.200q", name)
 	p.Hint = "list it in out, such as *.png or results/**"
 	return p
 }

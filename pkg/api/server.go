@@ -238,11 +238,13 @@ func (s *Server) answerUnknown(w http.ResponseWriter, r *http.Request, handler h
 	if seen.status == http.StatusMethodNotAllowed {
 		allow := seen.header.Get("Allow")
 		w.Header().Set("Allow", allow)
-		s.Fail(w, r, wire.NewProblem(wire.CodeMethod, "method %.40q is not supported; use %s", r.Method, allow))
+		p := wire.NewProblem(wire.CodeMethod, "method: %.40q is not supported here", r.Method)
+		p.Hint = "use " + allow
+		s.Fail(w, r, p)
 		return
 	}
-	p := wire.NewProblem(wire.CodeNotFound, "no resource at %.200q", r.URL.Path)
-	p.Hint = "GET " + wire.PathOpenAPI
+	p := wire.NewProblem(wire.CodeNotFound, "path: %.200q is not one of the API", r.URL.Path)
+	p.Hint = wire.DescribeRequests
 	s.Fail(w, r, p)
 }
 
@@ -266,7 +268,7 @@ func (s *Server) withChecks(a Access, h http.Handler) http.Handler {
 			p, err := s.authenticate(r)
 			if err == nil && !p.may(a.Scope) {
 				r = r.WithContext(context.WithValue(r.Context(), principalKey{}, p))
-				err = wire.NewProblem(wire.CodeForbidden, "the key needs the scope %s", a.Scope)
+				err = wire.NewProblem(wire.CodeForbidden, "key: it needs the scope %s", a.Scope)
 			}
 			if err != nil {
 				s.Fail(w, r, err)
@@ -318,7 +320,7 @@ func (s *Server) authenticate(r *http.Request) (*Principal, error) {
 
 // unauthorized is the same for every invalid token, so that it reveals nothing.
 func unauthorized() error {
-	return wire.NewProblem(wire.CodeUnauthorized, "send Authorization: Bearer TOKEN with a token of this server")
+	return wire.NewProblem(wire.CodeUnauthorized, "Authorization: the request has no valid token")
 }
 
 // may reports whether a principal has a scope. No scopes means all; admin includes all; run includes read.

@@ -78,7 +78,8 @@ func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, use func(conte
 
 // wantSocket checks the handshake, because the library's errors do not help a client.
 func wantSocket(r *http.Request) error {
-	p := wire.NewProblem(wire.CodeMalformed, "connect with a WebSocket client that offers the subprotocol %s", wire.Subprotocol)
+	p := wire.NewProblem(wire.CodeMalformed, "connection: it is no WebSocket with the subprotocol %s", wire.Subprotocol)
+	p.Hint = "connect with a WebSocket client that offers the subprotocol"
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		p.Status = http.StatusUpgradeRequired
 		return p

@@ -90,12 +90,13 @@ func keyOf(owner, id string) string {
 func checkUploadID(id string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 	if id == "" || len(id) > 128 || strings.Trim(id, letters) != "" || strings.Trim(id, ".") == "" {
-		return wire.WrongField(wire.CodeInvalid, "id", "%.40q is no id; use 1 to 128 letters, digits, dots, dashes and underscores", id)
+		return wire.WrongField(wire.CodeInvalid, "id",
+			"%.40q is not an id of 1 to 128 letters, digits, dots, dashes and underscores; write it like data-1.csv", id)
 	}
 	return nil
 }
 
-var errNoUpload = errors.New("the file does not exist or has expired; send it by PUT " + wire.PathFiles + "/{id}")
+var errNoUpload = errors.New("it does not exist or has expired; send it by PUT " + wire.PathFiles + "/{id}")
 
 func (u *uploads) get(owner, id string) (upload, error) {
 	u.mu.Lock()
@@ -193,7 +194,7 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	room := writerFunc(func(b []byte) (int, error) {
 		n := int64(len(b))
 		if f.size += n; f.size > int64(u.keep.Upload) {
-			return 0, wire.NewProblem(wire.CodeTooLarge, "the file is larger than %s", u.keep.Upload)
+			return 0, wire.NewProblem(wire.CodeTooLarge, "file: it is larger than %s, the most that the operator allows", u.keep.Upload)
 		}
 		if err := u.reserve(owner, n, 0); err != nil {
 			return 0, err
@@ -258,7 +259,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	most := s.opts.Keep.Upload
 	if r.ContentLength > int64(most) {
-		return wire.NewProblem(wire.CodeTooLarge, "the file has %d bytes; at most %s are accepted", r.ContentLength, most)
+		return wire.NewProblem(wire.CodeTooLarge, "file: %d bytes are above %s, the most that the operator allows", r.ContentLength, most)
 	}
 	control := http.NewResponseController(w)
 	// Allow the largest file at 64 KiB per second.
@@ -275,6 +276,13 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, status, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires})
 }
 
+func noUpload(id string, err error) error {
+	cause, _, _ := strings.Cut(err.Error(), "; ")
+	p := wire.NewProblem(wire.CodeNotFound, "file %.40q: %s", id, cause)
+	p.Hint = "PUT " + wire.PathFiles + "/" + id + ", which sends it"
+	return p
+}
+
 // download handles GET /v1/files/{id}.
 func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
@@ -283,11 +291,11 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) error {
 	}
 	f, err := s.uploads.get(PrincipalFrom(r.Context()).ID, id)
 	if err != nil {
-		return wire.NewProblem(wire.CodeNotFound, "%s", err)
+		return noUpload(id, err)
 	}
 	file, err := s.uploads.open(f)
 	if err != nil {
-		return wire.NewProblem(wire.CodeNotFound, "%s", err)
+		return noUpload(id, err)
 	}
 	defer file.Close()
 	serveHead(w, id, f.size)
@@ -303,7 +311,7 @@ func (s *Server) discard(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !s.uploads.remove(keyOf(PrincipalFrom(r.Context()).ID, id)) {
-		return wire.NewProblem(wire.CodeNotFound, "%s", errNoUpload)
+		return noUpload(id, errNoUpload)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

@@ -12,6 +12,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
 
+// workspaceFields are the fields that allow a larger workspace.
+const workspaceFields = "workspace_cap, workspace_inodes"
+
 // inWorkspace runs a job with a workspace of the server as its /workspace. Each principal has its own workspaces.
 func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, error) {
 	store := s.opts.Policy.WorkspaceStore
@@ -41,7 +44,7 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		files[i] = sandbox.File{Path: path.Join(sandbox.WorkspaceDir, f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open}
 	}
 	release, err := w.Begin(ctx, files, stop, func(detail string) *sandbox.DiskFullError {
-		return &sandbox.DiskFullError{Detail: detail, Allow: "workspace_cap, workspace_inodes"}
+		return &sandbox.DiskFullError{Detail: detail, Allow: workspaceFields}
 	})
 	if err != nil {
 		return nil, err
@@ -52,7 +55,9 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		}
 	}()
 	req.Inputs = nil
-	req.Policy.Volumes = append(req.Policy.Volumes, w.Volume())
+	volume := w.Volume()
+	volume.CapSettings = workspaceFields
+	req.Policy.Volumes = append(req.Policy.Volumes, volume)
 	result, err := j.executor.Execute(ctx, req)
 	if failed := new(workspace.UnwatchedError); errors.As(context.Cause(ctx), &failed) {
 		if result != nil {

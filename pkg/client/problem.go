@@ -52,7 +52,7 @@ var kinds = map[string]error{
 
 // local returns the problem as an error of the executor. A wrong field has the name of its flag.
 func (p *Problem) local() *sandbox.Error {
-	e := &sandbox.Error{Op: "server", Kind: kinds[p.Code], Hint: p.Hint}
+	e := &sandbox.Error{Op: "server", Kind: kinds[p.Code], Hint: flagsIn(p.Hint)}
 	text := p.Detail
 	if text == "" {
 		text = p.Title
@@ -64,11 +64,36 @@ func (p *Problem) local() *sandbox.Error {
 			text += "; " + more.Field + ": " + more.Message
 		}
 	}
+	// What the executor says without "try" stays so.
+	if strings.HasPrefix(p.Hint, "write it like ") || strings.HasPrefix(p.Hint, "use one of ") {
+		text, e.Hint = text+"; "+p.Hint, ""
+	}
 	if wait := p.Wait(); wait > 0 {
 		text += fmt.Sprintf(" (try again in %v)", wait)
 	}
 	e.Err = errors.New(text)
 	return e
+}
+
+// flagsIn replaces the fields with which a server's hint, or a part of it, begins by their flags: `entry FILE, or language go` becomes
+// `--entry FILE, or --lang go`.
+func flagsIn(hint string) string {
+	const or, leave = ", or ", "leave out "
+	parts := strings.Split(hint, or)
+	for i, part := range parts {
+		rest, found := strings.CutPrefix(part, leave)
+		end := strings.IndexFunc(rest, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') })
+		if end < 0 {
+			end = len(rest)
+		}
+		if wire.IsField(rest[:end]) {
+			parts[i] = "--" + flagOf(rest[:end]) + rest[end:]
+			if found {
+				parts[i] = leave + parts[i]
+			}
+		}
+	}
+	return strings.Join(parts, or)
 }
 
 // ProblemOf reads an answer without success, closes it, and returns it as a *Problem. An answer without a problem document gives one, too.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -129,9 +130,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	}}
 	switch {
 	case req.Code == "" && len(req.Files) == 0:
-		return nil, sandbox.Invalid("code", "there is no code")
+		return nil, &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code"), Hint: "give code or files"}
 	case req.Code != "" && len(req.Files) > 0:
-		return nil, sandbox.Invalid("code", "both code and files are given")
+		return nil, sandbox.Invalid("code", "both code and files are given; leave out one of them")
 	}
 	var err error
 	if req.Language != "" {

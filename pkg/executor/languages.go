@@ -79,7 +79,8 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 	var near []string
 	for _, l := range e.languages {
 		for _, n := range append([]string{l.Name}, l.Aliases...) {
-			if strings.HasPrefix(n, wanted) || nearest.Distance(n, wanted) <= 2 {
+			// Two letters of a short name are another name.
+			if len(wanted) > 1 && strings.HasPrefix(n, wanted) || nearest.Distance(n, wanted) <= min(2, (len(wanted)-1)/2) {
 				near = append(near, n)
 				break
 			}
@@ -89,8 +90,15 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 		Err: fmt.Errorf("unknown language %q; there are %s", name, strings.Join(languageNames(e.languages), ", "))}
 	if wanted != "" && len(near) > 0 {
 		err.Hint = "--lang " + strings.Join(near, ", or --lang ")
+	} else {
+		err.Hint = "define the language in languages.yaml (docs/guide/languages.md)"
 	}
 	return nil, err
+}
+
+// IsLanguage reports whether name is the name of a built-in language, or another name of one.
+func IsLanguage(name string) bool {
+	return slices.ContainsFunc(builtin(), func(l *Language) bool { return l.Name == name || slices.Contains(l.Aliases, name) })
 }
 
 // detect finds the language of a program: by the name of its entry, its shebang, files that only projects of one language have,
@@ -208,6 +216,9 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
+		if i := slices.IndexFunc(files, func(f File) bool { return l.Owns(f.Path) }); i >= 0 {
+			err.Hint = "--entry " + files[i].Path
+		}
 		if isDir {
 			err.Err = fmt.Errorf("directory %q has nothing that starts it", asked)
 			if len(l.Indexes) > 0 {

@@ -94,31 +94,52 @@ type Refusal struct {
 
 func (r *Refusal) Error() string {
 	var b strings.Builder
-	if r.Strict && r.Got.Tier.AtLeast(r.Require) {
-		fmt.Fprintf(&b, "%s: --strict allows no missing control", r.Got.Backend)
-	} else {
-		fmt.Fprintf(&b, "%s: tier %q is required, this machine gives %q", r.Got.Backend, r.Require, r.Got.Tier)
+	b.WriteString(r.summary())
+	b.WriteString("; try: ")
+	b.WriteString(r.Hint())
+	r.writeDetails(&b)
+	return b.String()
+}
+
+// Detail is the text of Error without the hint.
+func (r *Refusal) Detail() string {
+	var b strings.Builder
+	b.WriteString(r.summary())
+	r.writeDetails(&b)
+	return b.String()
+}
+
+// Hint is the shortest way to a run: what to change in the request.
+func (r *Refusal) Hint() string {
+	switch {
+	case r.Got.Tier == TierNone: // no flag accepts this tier
+		return "sandbox-run doctor, which names the causes"
+	case r.Strict && r.Got.Tier.AtLeast(r.Require):
+		return "leave out --strict, to accept this"
 	}
+	return fmt.Sprintf("--require %s, to accept less", r.Got.Tier)
+}
+
+func (r *Refusal) summary() string {
+	if r.Strict && r.Got.Tier.AtLeast(r.Require) {
+		return r.Got.Backend + ": --strict allows no missing control"
+	}
+	return fmt.Sprintf("%s: tier %q is required, this machine gives %q", r.Got.Backend, r.Require, r.Got.Tier)
+}
+
+// writeDetails writes a line for each cause and each remedy.
+func (r *Refusal) writeDetails(b *strings.Builder) {
 	for _, other := range r.Others {
-		fmt.Fprintf(&b, "\n  %s", other)
+		fmt.Fprintf(b, "\n  %s", other)
 	}
 	switch {
 	case r.Got.Tier.AtLeast(r.Require):
 	case r.Require == TierGVisor:
-		fmt.Fprintf(&b, "\n  fix: install gVisor (runsc), and use --backend oci --runtime runsc or leave out --backend")
+		fmt.Fprintf(b, "\n  fix: install gVisor (runsc), and use --backend oci --runtime runsc or leave out --backend")
 	case r.Require == TierMicroVM:
-		fmt.Fprintf(&b, "\n  fix: install Kata Containers for Docker, and use --backend docker --runtime io.containerd.kata.v2")
+		fmt.Fprintf(b, "\n  fix: install Kata Containers for Docker, and use --backend docker --runtime io.containerd.kata.v2")
 	}
-	r.explain(&b)
-	switch {
-	case r.Got.Tier == TierNone: // no flag accepts this tier
-		b.WriteString("\n  nothing can run here as it is; try: sandbox-run doctor")
-	case r.Strict && r.Got.Tier.AtLeast(r.Require):
-		b.WriteString("\n  to accept this: leave out --strict")
-	default:
-		fmt.Fprintf(&b, "\n  to accept less: --require %s", r.Got.Tier)
-	}
-	return b.String()
+	r.explain(b)
 }
 
 // explain names the gaps and their remedies, each once.
@@ -135,7 +156,8 @@ func (r *Refusal) explain(b *strings.Builder) {
 		if !r.Got.Tier.AtLeast(r.Require) && (gap.State == Enforced || gap.State == Declared) {
 			continue
 		}
-		c := cause{gap.State, gap.Reason}
+		reason, _, _ := strings.Cut(gap.Reason, "; ") // the rest describes what is done instead; doctor shows it
+		c := cause{gap.State, reason}
 		if controls[c] == nil {
 			causes = append(causes, c)
 		}
@@ -187,6 +209,10 @@ func Describe(err error) *ErrorInfo {
 	var e *Error
 	if errors.As(err, &e) {
 		info.Hint = e.Hint
+	}
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		info.Hint = refusal.Hint()
 	}
 	return info
 }

@@ -39,7 +39,7 @@ func TestDescribe(t *testing.T) {
 		code, hint string
 	}{
 		{Invalid("memory", "%d is too much", 5), "invalid", ""},
-		{&Refusal{}, "refused", ""},
+		{&Refusal{Got: Isolation{Tier: TierNamespace}}, "refused", "--require namespace, to accept less"},
 		{&Error{Kind: ErrNotFound}, "not_found", ""},
 		{&Error{Kind: ErrState}, "state", ""},
 		{&Error{Kind: ErrUnsupported}, "unsupported", ""},
@@ -61,17 +61,16 @@ func TestRefusal(t *testing.T) {
 	iso.Lack(ControlSwap, Polled, "no cgroup is delegated", "run under systemd")
 	iso.Lack(ControlUserNS, Enforced, "one id only", "add a range")
 	err := iso.Check(TierContainer, false)
-	want := `native: tier "container" is required, this machine gives "namespace"
+	want := `native: tier "container" is required, this machine gives "namespace"; try: --require namespace, to accept less
   memory, swap are polled: no cgroup is delegated
   disk is absent: no loop devices
-  fix: run under systemd
-  to accept less: --require namespace`
+  fix: run under systemd`
 	if !errors.Is(err, ErrRefused) || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	err = iso.Check(TierNamespace, true)
-	if !errors.Is(err, ErrRefused) || !strings.HasPrefix(err.Error(), "native: --strict allows no missing control\n") ||
-		!strings.HasSuffix(err.Error(), "leave out --strict") {
+	if !errors.Is(err, ErrRefused) ||
+		!strings.HasPrefix(err.Error(), "native: --strict allows no missing control; try: leave out --strict, to accept this\n") {
 		t.Errorf("%v", err)
 	}
 	iso.Tier = TierNone

@@ -30,7 +30,7 @@ func ParseTier(s string) (Tier, error) {
 	for _, t := range tiers[1:] {
 		names = append(names, string(t))
 	}
-	return "", Invalid("require", "unknown tier %q; one of %s", s, strings.Join(names, ", "))
+	return "", Invalid("require", "unknown tier %q; use one of %s", s, strings.Join(names, ", "))
 }
 
 // AtLeast reports whether t is as strong as floor.

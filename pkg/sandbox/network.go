@@ -15,5 +15,5 @@ func ParseNetwork(s string) (NetworkMode, error) {
 	case NetworkNone, NetworkLocalhost:
 		return m, nil
 	}
-	return "", Invalid("network", "unknown mode %q; one of none, localhost", s)
+	return "", Invalid("network", "unknown mode %q; use one of none, localhost", s)
 }

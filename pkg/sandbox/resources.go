@@ -393,5 +393,5 @@ func ParseScratch(s string) (ScratchMode, error) {
 	case ScratchAuto, ScratchDisk, ScratchMemory:
 		return m, nil
 	}
-	return "", Invalid("scratch", "unknown mode %q; one of auto, disk, memory", s)
+	return "", Invalid("scratch", "unknown mode %q; use one of auto, disk, memory", s)
 }

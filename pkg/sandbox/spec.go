@@ -291,7 +291,7 @@ func validateEnv(env map[string]string) error {
 	for k, v := range env {
 		switch {
 		case k == "" || strings.ContainsAny(k, "=\x00"):
-			return Invalid("env", "name %q is empty or contains = or NUL", k)
+			return Invalid("env", "name %q is empty or contains = or NUL; write it like NAME=VALUE", k)
 		case strings.ContainsRune(v, 0):
 			return Invalid("env", "value of %q contains a NUL byte", k)
 		}

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -35,18 +34,18 @@ func ParseSize(s string) (Size, error) {
 	number, unit := text[:split], strings.TrimSpace(text[split:])
 	factor, known := sizeUnits[unit]
 	if !known || number == "" || strings.ContainsAny(number, "+-eExX_ ") {
-		return 0, fmt.Errorf("%q is not a size; write it like 512m, 256mb, 1g or 1073741824", s)
+		return 0, errNotSize
 	}
 	if !strings.Contains(number, ".") {
 		n, err := strconv.ParseUint(number, 10, 64)
 		if err != nil || n > math.MaxInt64/uint64(factor) {
-			return 0, fmt.Errorf("%q is not a size this machine can count", s)
+			return 0, errors.New("not a size this machine can count; write it like 512m or 1g")
 		}
 		return Size(n) * factor, nil
 	}
 	f, err := strconv.ParseFloat(number, 64)
 	if err != nil || f*float64(factor) >= math.MaxInt64 {
-		return 0, fmt.Errorf("%q is not a size; write it like 512m, 256mb, 1g or 1073741824", s)
+		return 0, errNotSize
 	}
 	return Size(f * float64(factor)), nil
 }
@@ -78,7 +77,10 @@ type quantity interface {
 	int | float64 | time.Duration | Size
 }
 
-var errNotPositive = errors.New("must be more than zero")
+var (
+	errNotPositive = errors.New("must be more than zero")
+	errNotSize     = errors.New("not a size; write it like 512m, 256mb, 1g or 1073741824")
+)
 
 // Positive makes a parser refuse zero and less. A zero would mean "the default" in a request; a user who writes it means
 // something else.
@@ -105,7 +107,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	if IsDecimal(s) {
 		seconds, err := strconv.ParseFloat(s, 64)
 		if err != nil || seconds >= float64(math.MaxInt64)/float64(time.Second) {
-			return 0, errors.New("longer than this machine can count")
+			return 0, errors.New("longer than this machine can count; write it like 5, 1.5s, 500ms or 2m")
 		}
 		return time.Duration(math.Round(seconds * float64(time.Second))), nil
 	}
@@ -131,9 +133,9 @@ func ParseCount(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	switch {
 	case errors.Is(err, strconv.ErrRange):
-		return 0, errors.New("more than this machine can count")
+		return 0, errors.New("more than this machine can count; write it like 64")
 	case err != nil || strings.HasPrefix(s, "+"):
-		return 0, errors.New("not a whole number")
+		return 0, errors.New("not a whole number; write it like 64")
 	}
 	return n, nil
 }

@@ -45,7 +45,11 @@ func (v *VerdictInfo) Explain(r *Result, who, flags string) string {
 	for _, row := range limitTable {
 		words = append(words, "{"+row.Name+"}", row.Text(&r.Limits))
 	}
-	return strings.NewReplacer(words...).Replace(v.Why)
+	why := v.Why
+	if Size(r.Metrics.MemoryPeak) < r.Limits.Memory { // the request that failed is not part of the peak, which would seem to contradict
+		why = strings.Replace(why, " (peak {peak})", "", 1)
+	}
+	return strings.NewReplacer(words...).Replace(why)
 }
 
 // facts are what a run's end is judged by.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -20,6 +21,8 @@ type Volume struct {
 	Cap Size `json:"-"`
 	// Quota is set where the kernel enforces Cap.
 	Quota Quota `json:"-"`
+	// CapSettings names the settings that would allow a larger Cap, in the words of the entry point; empty is the flags.
+	CapSettings string `json:"-"`
 	// CapGap has the reason why the kernel does not enforce Cap, and the remedy.
 	CapGap Gap `json:"-"`
 }
@@ -53,15 +56,24 @@ func (s *Spec) fullVolumes() (full []Violation) {
 	for _, v := range s.Volumes {
 		if v.Quota != nil && v.Quota.Full() {
 			detail := fmt.Sprintf("%s was full, by its cap of %s or by that of files", v.Target, v.Cap)
-			full = append(full, Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap, --workspace-inodes", Detail: detail})
+			full = append(full, Violation{Kind: "disk", Count: 1, Allow: v.capSettings(), Detail: detail})
 		}
 	}
 	return full
 }
 
+// WorkspaceFlags are the flags that allow a larger workspace.
+const WorkspaceFlags = "--workspace-cap, --workspace-inodes"
+
+func (v *Volume) capSettings() string { return cmp.Or(v.CapSettings, WorkspaceFlags) }
+
 // OverCap is the violation of a process that would have made a file larger than VolumeCap.
 func (s *Spec) OverCap() Violation {
-	return Violation{Kind: "disk", Count: 1, Allow: "--workspace-cap",
+	allow := WorkspaceFlags
+	if v := s.polledVolume(); v != nil {
+		allow = v.capSettings()
+	}
+	return Violation{Kind: "disk", Count: 1, Allow: allow,
 		Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
 }
 
@@ -86,7 +98,7 @@ func (e *DiskFullError) violation() []Violation {
 func ParseVolume(s string) (Volume, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) < 2 || len(parts) > 3 {
-		return Volume{}, Invalid("volume", "%q is not of the form host:dest[:ro|rw]", s)
+		return Volume{}, Invalid("volume", "%q is not of the form host:dest[:ro|rw]; write it like /data:/data:ro", s)
 	}
 	v := Volume{Source: parts[0], Target: parts[1]}
 	if len(parts) == 3 {
@@ -164,7 +176,7 @@ func validateInside(field, p string) error {
 		return err
 	}
 	if !path.IsAbs(p) || path.Clean(p) != p {
-		return Invalid(field, "path %q must be absolute and in its shortest form", p)
+		return Invalid(field, "path %q must be absolute and in its shortest form; write it like /data/in", p)
 	}
 	for _, name := range strings.Split(p, "/") {
 		if len(name) > 255 {

@@ -126,7 +126,8 @@ verified.`,
 	return c.auditCommand(cmd, "print what was removed as one JSON document", func(log *audit.Log) error {
 		if keep == (audit.Keep{}) {
 			return &sandbox.Error{
-				Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("how much is to be kept?"), Hint: "--keep 1g or --older-than 365d",
+				Op: "audit prune", Kind: sandbox.ErrInvalid, Err: errors.New("neither --keep nor --older-than is given"),
+				Hint: "--keep 1g or --older-than 365d",
 			}
 		}
 		removed, err := log.Prune(keep, audit.EntryCLI)
@@ -298,5 +299,5 @@ func readVerdict(s string) (sandbox.Verdict, error) {
 		}
 		names = append(names, string(v))
 	}
-	return "", fmt.Errorf("unknown verdict; one of %s", strings.Join(names, ", "))
+	return "", fmt.Errorf("unknown verdict; use one of %s", strings.Join(names, ", "))
 }

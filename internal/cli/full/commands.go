@@ -43,14 +43,19 @@ func implement(name string, make func(*commands) *cobra.Command) {
 // Main runs the full executable. It ends the process.
 func Main() {
 	app.Register(app.Docker, openDocker)
-	cli.MainFull(cli.Full{
+	cli.MainFull(fullParts())
+}
+
+// fullParts are what the full executable has beyond the thin one.
+func fullParts() cli.Full {
+	return cli.Full{
 		Web: dialWeb,
 		CollectBuilds: func(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 			return build.Collect(ctx, "", dryRun)
 		},
 		Attack:   attackBackend,
 		Complete: addCompletions,
-	})
+	}
 }
 
 // dialWeb makes the transport to a server at an http or https address.

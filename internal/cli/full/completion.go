@@ -54,7 +54,7 @@ Tab key.`,
 }
 
 func shellError(cmd *cobra.Command, err error) error {
-	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
+	return &sandbox.Error{Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
 }
 
 // addCompletions adds the values of flags and arguments. It is called only if a shell requests completions.

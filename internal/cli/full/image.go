@@ -388,7 +388,7 @@ func requireNames(kind string, least, most int) cobra.PositionalArgs {
 }
 
 func usageError(cmd *cobra.Command, err error) error {
-	return &sandbox.Error{Op: cmd.Name(), Kind: sandbox.ErrInvalid, Hint: cli.HelpHint(cmd), Err: err}
+	return &sandbox.Error{Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Hint: cli.HelpHint(cmd), Err: err}
 }
 
 // runInterruptible calls do with a context that signals cancel, and returns the signal as the error.

@@ -131,7 +131,7 @@ func checkRecipes(names []string) error {
 		}
 		hint := "sandbox-run image build" // it lists them
 		if like := nearest.Word(name, known); like != "" {
-			hint = like
+			hint = "sandbox-run image build " + like
 		}
 		err := errors.New("there is no recipe of that name")
 		return &sandbox.Error{Op: "image " + name, Kind: sandbox.ErrInvalid, Err: err, Hint: hint}

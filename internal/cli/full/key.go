@@ -250,7 +250,7 @@ func requireOneKey(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	return &sandbox.Error{
-		Op: cmd.Name(), Kind: sandbox.ErrInvalid, Err: errors.New("which key? One name or id"), Hint: "sandbox-run key list",
+		Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Err: errors.New("one name or id of a key is needed"), Hint: "sandbox-run key list",
 	}
 }
 

@@ -138,7 +138,9 @@ func (c *commands) readDocument(name string) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, &sandbox.Error{Op: "receipt", Kind: sandbox.ErrInvalid, Err: err}
+			return nil, &sandbox.Error{
+				Op: "receipt", Kind: sandbox.ErrInvalid, Err: err, Hint: "name a file with the result of a run, or - for standard input",
+			}
 		}
 		defer f.Close()
 		from = f

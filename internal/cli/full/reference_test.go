@@ -19,7 +19,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 )
 
-var update = flag.Bool("update", false, "write the command reference")
+var update = flag.Bool("update", false, "write the golden files")
 
 const (
 	guide       = "../../../docs/guide"

@@ -198,7 +198,7 @@ func (o *serveOptions) complete(flags *pflag.FlagSet) error {
 	}
 	for _, name := range s.Backends {
 		if err := app.CheckBackend(name); err != nil || name == app.Auto {
-			return sandbox.Invalid("allow-backend", "unknown backend %q; one of %s", name, strings.Join(app.AllBackends(), ", "))
+			return sandbox.Invalid("allow-backend", "unknown backend %q; use one of %s", name, strings.Join(app.AllBackends(), ", "))
 		}
 	}
 	if err := app.CheckRuntime(s.Backend, s.Runtime); err != nil {

@@ -22,7 +22,7 @@ const noSetting = "no-setting"
 func readSettings(flags *pflag.FlagSet, path string) error {
 	data, err := readBounded(path)
 	if err != nil {
-		return sandbox.Invalid("config", "%w", err)
+		return &sandbox.Error{Op: "config", Kind: sandbox.ErrInvalid, Err: err, Hint: "--config FILE, with a file that exists and is readable"}
 	}
 	doc, err := yamlite.Decode(data)
 	if err != nil {

@@ -118,7 +118,7 @@ func (l *Limits) Set(name, text string) error {
 	if like := nearest.Word(name, LimitNames()); like != "" {
 		return fmt.Errorf("unknown limit %q; %s?", name, like)
 	}
-	return fmt.Errorf("unknown limit %q; one of %s", name, strings.Join(LimitNames(), ", "))
+	return fmt.Errorf("unknown limit %q; use one of %s", name, strings.Join(LimitNames(), ", "))
 }
 
 // ParseLimits reads "memory=1g,rate=5/s".

@@ -150,7 +150,7 @@ func (n *New) complete(now time.Time) error {
 			if like := nearest.Word(scope, Scopes()); like != "" {
 				return sandbox.Invalid("scopes", "unknown scope %q; %s?", scope, like)
 			}
-			return sandbox.Invalid("scopes", "unknown scope %q; one of %s", scope, strings.Join(Scopes(), ", "))
+			return sandbox.Invalid("scopes", "unknown scope %q; use one of %s", scope, strings.Join(Scopes(), ", "))
 		}
 	}
 	slices.Sort(n.Scopes)

@@ -51,17 +51,26 @@ func DecodeStrict(body []byte, into any) error {
 		return nil
 	}
 	p := WrongField(CodeInvalid, d.errors[0].Field, "%s", d.errors[0].Message)
-	p.Errors = d.errors
 	if n := len(d.errors) - 1; n > 0 {
-		p.Title = "Some fields of the request are wrong"
+		p.Title, p.Hint, p.Errors = "Some fields of the request are wrong", DescribeRequests, d.errors
 		p.Detail += fmt.Sprintf("; and %d more", n)
 	}
 	return p
 }
 
+// CutAdvice cuts the next step off a message, such as examples of a valid value: it is a problem's hint.
+func CutAdvice(message string) (cause, advice string, found bool) {
+	for _, words := range []string{"write it like ", "use one of ", "leave out "} {
+		if cause, rest, found := strings.Cut(message, "; "+words); found {
+			return cause, words + rest, true
+		}
+	}
+	return message, "", false
+}
+
 func malformed(err error) error {
-	p := NewProblem(CodeMalformed, "%s", plain(err))
-	p.Title = "The body is not the JSON that is expected"
+	p := NewProblem(CodeMalformed, "body: %s", plain(err))
+	p.Title, p.Hint = "The body is not the JSON that is expected", `one JSON object, such as {"language":"python","code":"print(1)"}`
 	return p
 }
 

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 )
@@ -60,53 +61,58 @@ const (
 	CodeClosed       = "client_went_away" // 499: the client has disconnected
 )
 
-// titles are the status and the title of each code.
-var titles = [...]struct {
+// DescribeRequests is the next step for a request that does not have the form of the API.
+const DescribeRequests = "GET " + PathOpenAPI + ", which describes every request"
+
+// problemTable has the status, the title and the usual next step of each code. Problems with retry_after need no next step.
+var problemTable = [...]struct {
 	code   string
 	status int
 	title  string
+	hint   string
 }{
-	{CodeInvalid, 422, "A field of the request is wrong"},
-	{CodeMalformed, 400, "The request is not valid HTTP or JSON"},
-	{CodeTooLarge, 413, "The body is too large"},
-	{CodeTooSlow, 408, "The body did not arrive in time"},
-	{CodeMediaType, 415, "The type of the body is not supported"},
-	{CodeUnauthorized, 401, "A valid token is needed"},
-	{CodeForbidden, 403, "The token does not allow this"},
-	{CodeRefused, 403, "Refused by policy"},
-	{CodeCeiling, 403, "A limit is above what the operator allows"},
-	{CodeNotFound, 404, "The object does not exist"},
-	{CodeMethod, 405, "The path does not support the method"},
-	{CodeNotAccepted, 406, "The answer is not available in that type"},
-	{CodeConflict, 409, "Not possible in this state"},
-	{CodeGone, 410, "The object is no longer kept"},
-	{CodeTooMany, 429, "Your share is used up for now"},
-	{CodeBusy, 503, "The server is busy"},
-	{CodeDraining, 503, "The server is shutting down"},
-	{CodeUnsupported, 501, "This server has no such ability"},
-	{CodeMissing, 501, "A toolchain or image is not installed here"},
-	{CodeNotStarted, 422, "The program could not be started"},
-	{CodeCancelled, 409, "The run was cancelled before it began"},
-	{CodeLost, 500, "The server ended while the run was under way"},
-	{CodeClosed, 499, "The client disconnected"},
-	{CodeInternal, 500, "The server failed"},
+	{CodeInvalid, 422, "A field of the request is wrong", DescribeRequests},
+	{CodeMalformed, 400, "The request is not valid HTTP or JSON", DescribeRequests},
+	{CodeTooLarge, 413, "The body is too large", "send less, or send files by PUT " + PathFiles + "/{id} first"},
+	{CodeTooSlow, 408, "The body did not arrive in time", "send the body faster, or in parts by PUT " + PathFiles + "/{id}"},
+	{CodeMediaType, 415, "The type of the body is not supported", "Content-Type: " + TypeJSON + ", and no Content-Encoding"},
+	{CodeUnauthorized, 401, "A valid token of a key is needed", "Authorization: Bearer TOKEN, with the token of a key of this server"},
+	{CodeForbidden, 403, "The key does not allow this", "use a key that allows this, or ask the operator of the server for one"},
+	{CodeRefused, 403, "Refused by policy", "request less, or ask the operator of the server to allow it"},
+	{CodeCeiling, 403, "A limit is above what the operator allows", "request less, or ask the operator of the server to allow more"},
+	{CodeNotFound, 404, "The object does not exist", "GET " + PathRuns + ", which lists the runs that are kept"},
+	{CodeMethod, 405, "The path does not support the method", DescribeRequests},
+	{CodeNotAccepted, 406, "The answer is not available in that type", "leave out the header Accept"},
+	{CodeConflict, 409, "Not possible in this state", "repeat the request when the state has changed"},
+	{CodeGone, 410, "The object is no longer kept", "submit the run again"},
+	{CodeTooMany, 429, "Your share is used up for now", ""},
+	{CodeBusy, 503, "The server is busy", ""},
+	{CodeDraining, 503, "The server is shutting down", ""},
+	{CodeUnsupported, 501, "This server has no such ability", "leave the field out, or use a server that supports it"},
+	{CodeMissing, 501, "A toolchain or image is not installed here", ""},
+	{CodeNotStarted, 422, "The program could not be started", "name a program that exists inside the sandbox"},
+	{CodeCancelled, 409, "The run was cancelled before it began", "submit the run again"},
+	{CodeLost, 500, "The server ended while the run was under way", "submit the run again"},
+	{CodeClosed, 499, "The client disconnected", ""},
+	{CodeInternal, 500, "The server failed", "give the id to the operator of the server"},
 }
 
 // NewProblem makes a problem from a code and a detail.
 func NewProblem(code, format string, args ...any) *Problem {
 	p := &Problem{Type: ProblemBase + code, Code: code, Detail: fmt.Sprintf(format, args...)}
-	for _, t := range titles {
+	for _, t := range problemTable {
 		if t.code == code {
-			p.Status, p.Title = t.status, t.title
+			p.Status, p.Title, p.Hint = t.status, t.title, t.hint
 		}
 	}
 	return p
 }
 
-// WrongField makes a problem about one field, with status and title of the code.
+// WrongField makes a problem about one field, with status and title of the code. Advice at the end of the message is the hint.
 func WrongField(code, field, format string, args ...any) *Problem {
-	message := fmt.Sprintf(format, args...)
+	message, advice, _ := CutAdvice(fmt.Sprintf(format, args...))
 	p := NewProblem(code, "%s: %s", field, message)
+	p.Hint = cmp.Or(advice, p.Hint)
 	p.Errors = []FieldError{{Field: field, Message: message}}
 	return p
 }

@@ -156,7 +156,7 @@ func (r *Run) stdin() (io.Reader, error) {
 		}
 		return strings.NewReader(string(data)), nil
 	}
-	return nil, sandbox.Invalid("stdin_encoding", "unknown encoding %.40q; one of text, base64", r.StdinEncoding)
+	return nil, sandbox.Invalid("stdin_encoding", "unknown encoding %.40q; use one of text, base64", r.StdinEncoding)
 }
 
 // template finds the template to fill in, among the built-in ones only: the client fills in its own templates, and the templates of
@@ -220,7 +220,7 @@ func (f *File) content(at string, into *executor.File, uploads Uploads) (err err
 			return sandbox.Invalid(at+".content", "%w", err)
 		}
 	default:
-		return sandbox.Invalid(at+".encoding", "unknown encoding %.40q; one of text, base64", f.Encoding)
+		return sandbox.Invalid(at+".encoding", "unknown encoding %.40q; use one of text, base64", f.Encoding)
 	}
 	return nil
 }

@@ -77,6 +77,9 @@ func (v *Volumes) UnmarshalJSON(b []byte) error {
 	*v = nil
 	for _, text := range texts {
 		volume, err := sandbox.ParseVolume(text)
+		if wrong := new(sandbox.Error); errors.As(err, &wrong) {
+			return wrong.Err // the field is named by the decoder
+		}
 		if err != nil {
 			return err
 		}

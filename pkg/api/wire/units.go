@@ -51,6 +51,14 @@ func brief(b []byte) string {
 	return string(b)
 }
 
+// withValue puts the client's value before the reason why it is refused; nil stays nil.
+func withValue(b []byte, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", brief(b), err)
+}
+
 func isNull(b []byte) bool { return string(b) == "null" }
 
 // UnmarshalJSON reads bytes or a text; it refuses zero.
@@ -62,13 +70,13 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	case err != nil:
 		return err
 	case isNumber && strings.Contains(text, "."):
-		return fmt.Errorf("%s is not a whole number of bytes", brief(b))
+		return fmt.Errorf("%s: not a whole number of bytes; write it like 1073741824 or \"1g\"", brief(b))
 	}
 	size, err := sandbox.Positive(sandbox.ParseSize)(text)
 	if err == nil {
 		*s = Size(size)
 	}
-	return err
+	return withValue(b, err)
 }
 
 // MarshalJSON writes bytes.
@@ -87,7 +95,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	if err == nil {
 		*d = Duration(value)
 	}
-	return err
+	return withValue(b, err)
 }
 
 // MarshalJSON writes seconds; a duration that is no multiple of a microsecond becomes a text, so that it stays exact.
@@ -108,7 +116,7 @@ func (c *Count) UnmarshalJSON(b []byte) error {
 	if err == nil {
 		*c = Count(n)
 	}
-	return err
+	return withValue(b, err)
 }
 
 // UnmarshalJSON reads a number; it refuses zero.
@@ -124,5 +132,5 @@ func (c *Cores) UnmarshalJSON(b []byte) error {
 	if err == nil {
 		*c = Cores(f)
 	}
-	return err
+	return withValue(b, err)
 }

@@ -74,7 +74,7 @@ func CheckName(field, p string) error {
 	case len(p) > 3800: // with the directory above it, the kernel's limit of a path
 		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
 	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
-		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..", p)
+		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..; write it like src/main.py", p)
 	}
 	for _, part := range strings.Split(p, "/") {
 		if len(part) > 255 {

@@ -43,7 +43,7 @@ func checkHost(host string) error {
 		return sandbox.Invalid("docker-host", "%q: forward the socket yourself (ssh -L /tmp/docker.sock:/var/run/docker.sock …) and name "+
 			"unix:///tmp/docker.sock", host)
 	}
-	return sandbox.Invalid("docker-host", "%q: unknown scheme %q; one of unix, tcp, npipe", host, u.Scheme)
+	return sandbox.Invalid("docker-host", "%q: unknown scheme %q; use one of unix, tcp, npipe", host, u.Scheme)
 }
 
 // findHost finds the daemon's address: the given one, that of the environment or of Docker's own configuration, that of

@@ -135,7 +135,7 @@ func find(asked string) (*found, error) {
 		path = real
 	}
 	if k == nil {
-		return nil, sandbox.Invalid("runtime", "unknown runtime %q; one of %s, or the path of one", asked, strings.Join(Runtimes(), ", "))
+		return nil, sandbox.Invalid("runtime", "unknown runtime %q; use one of %s, or the path of one", asked, strings.Join(Runtimes(), ", "))
 	}
 	f := &found{kind: k, path: path}
 	if k.unfit != "" {

@@ -379,7 +379,7 @@ func (l *layout) volumeTarget(v sandbox.Volume) error {
 	}
 	st, err := os.Lstat(v.Source)
 	if err != nil {
-		return invalid(err, "")
+		return invalid(err, "--volume with a path of the host that exists")
 	}
 	if err := l.place(v.Target, !st.IsDir()); err != nil {
 		return invalid(err, "another target")
