@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -189,12 +190,8 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 
 // hasAdvice reports whether the text of an error ends with the next step.
 func hasAdvice(err error) bool {
-	for _, advice := range []string{"; write it like ", "; use one of ", "; leave out "} {
-		if strings.Contains(err.Error(), advice) {
-			return true
-		}
-	}
-	return false
+	_, _, found := wire.CutAdvice(err.Error())
+	return found
 }
 
 // hintOfFlag is the next step for a wrong value of a flag: the default where it is a value and the error has no advice, else help.

@@ -19,7 +19,7 @@ import (
 const slow = `
 - name: slow
   extensions: [.slow]
-  compile: [sh, -c, '. "$0"; test -z "$COMPILER_SLEEPS" || { echo compiling; sleep 30; }; echo "echo ran; $RUN" >"$1"', "{file}", "{out}"]
+  compile: [sh, -c, '. "$0"; test -z "$COMPILER_SLEEPS" || (echo compiling; sleep 30); echo "echo ran; $RUN" >"$1"', "{file}", "{out}"]
   run: [sh, "{out}"]
 `
 

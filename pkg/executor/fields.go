@@ -101,7 +101,8 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc:   "python: refuse a program that imports these; a lint, not a wall.",
 		},
 		{Name: "release", Value: &o.Release, Group: GroupLanguages, Usage: "rust: optimise", Doc: "rust: optimise."},
-		{Name: "edition", Value: &o.Edition, Group: GroupLanguages, Usage: "rust: `year` of the edition (default 2021)", Doc: "rust: year of the edition."},
+		{Name: "edition", Value: &o.Edition, Group: GroupLanguages, Usage: "rust: `year` of the edition (default 2021)",
+			Doc: "rust: year of the edition."},
 		{
 			Name: "test", Value: &o.Test, Group: GroupLanguages,
 			Usage: "go, rust: run the tests, even if there is a main", Doc: "go, rust: run the tests, even if there is a main.",
