@@ -173,7 +173,8 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 		}
 		closeSource := sync.OnceFunc(func() { _ = from.Close() }) // a source must not be closed twice
 		defer closeSource()
-		defer context.AfterFunc(ctx, closeSource)() // closing the source ends a read that waits for it
+		stop := context.AfterFunc(ctx, closeSource) // closing the source ends a read that waits for it
+		defer stop()
 	}
 	to, err := s.Place.Create(p, cmp.Or(f.Mode, 0o644))
 	if err != nil {
