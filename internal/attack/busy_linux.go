@@ -7,16 +7,10 @@ import (
 	"time"
 )
 
-// waitedForCPU is for how long, since the machine was started, some task has waited for a processor; 0 where the kernel does
-// not report it.
-func waitedForCPU() time.Duration { return pressure("cpu") }
-
-// waitedForDisk is the same for reading and writing.
-func waitedForDisk() time.Duration { return pressure("io") }
-
-// pressure reads the total of the first line of /proc/pressure/KIND.
-func pressure(kind string) time.Duration {
-	text, err := os.ReadFile("/proc/pressure/" + kind)
+// waitedForCPU is for how long, since the machine was started, some task has waited for a processor (/proc/pressure/cpu); 0
+// where the kernel does not report it.
+func waitedForCPU() time.Duration {
+	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {
 		return 0
 	}

@@ -436,13 +436,26 @@ func manyDirectories(t *trial) {
 		t.control(a.OK() && a.Detail == fmt.Sprint(count), "make "+verb+" directories", say(a))
 	}
 	memory := residentMemory()
-	began, waited := time.Now(), waitedForCPU()+waitedForDisk()
+	began := time.Now()
 	t.delete(id)
 	took, grown := time.Since(began), residentMemory()-memory
-	waited = min(waitedForCPU()+waitedForDisk()-waited, busyWithin)
-	t.judge(took < 10*time.Second+waited, fmt.Sprintf("clean-up of %d directories, and of %d in each other", count, count),
-		took.Round(time.Millisecond).String(), "")
+	reference := t.removeDirectories(2 * count) // a busy machine takes longer for these, too
+	t.judge(took < max(10*time.Second, 4*reference), fmt.Sprintf("clean-up of %d directories, and of %d in each other", count, count),
+		took.Round(time.Millisecond).String(), fmt.Sprintf("as many on the host: %v", reference.Round(time.Millisecond)))
 	t.judge(grown < 64<<20, "memory of the clean-up", fmt.Sprintf("%d MiB", max(0, grown)>>20), "")
+}
+
+// removeDirectories makes directories on the host and returns how long their removal takes.
+func (t *trial) removeDirectories(count int) time.Duration {
+	dir, err := os.MkdirTemp("", "sandbox-run-attack-")
+	t.must(err)
+	t.later(func() { _ = os.RemoveAll(dir) })
+	for i := range count {
+		t.must(os.Mkdir(filepath.Join(dir, strconv.Itoa(i)), 0o700))
+	}
+	began := time.Now()
+	t.must(os.RemoveAll(dir))
+	return time.Since(began)
 }
 
 // residentMemory is how much memory this process has, in bytes.

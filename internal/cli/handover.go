@@ -176,7 +176,8 @@ func findFull() (string, error) {
 
 // fullHint returns the hint for errors about a missing full executable.
 func (c *Invocation) fullHint() string {
-	return c.installHint() + " in the repository, or there: " + ShellQuote(append([]string{"go", "run", "./cmd/" + fullName}, c.Args...))
+	command := append([]string{"go", "run", "./cmd/" + fullName}, c.Args...)
+	return c.installHint() + ", or in the repository: " + sandbox.ShellQuote(command...)
 }
 
 // installHint returns the command that installs the full executable: that of the same release, or a build.
@@ -186,5 +187,5 @@ func (c *Invocation) installHint() string {
 	if ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
 		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version
 	}
-	return "make install"
+	return "make install in the repository"
 }

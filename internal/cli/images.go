@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -29,22 +28,6 @@ func QuoteArguments(argv []string) string {
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-// ShellQuote writes arguments as a shell reads them.
-func ShellQuote(argv []string) string {
-	words := make([]string, len(argv))
-	for i, a := range argv {
-		if words[i] = a; a == "" || strings.ContainsFunc(a, isShellSpecial) {
-			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// isShellSpecial reports whether a shell may read a character as more than itself.
-func isShellSpecial(r rune) bool {
-	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:=,+@%^…", r)
 }
 
 // DescribeError is sandbox.Describe with the codes of image errors. It returns nil for a nil error.

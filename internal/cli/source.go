@@ -115,7 +115,7 @@ func missingFile(name string) error {
 	dir := filepath.Dir(absoluteName(name))
 	switch like := similarFile(name); {
 	case like != "":
-		e.Hint = ShellQuote([]string{CommandName, like})
+		e.Hint = sandbox.ShellQuote(like) + " instead of " + sandbox.ShellQuote(name)
 	case !pathExists(dir):
 		e.Hint = "another path: there is no directory " + dir
 	default:
@@ -154,12 +154,12 @@ func unknownCommandOrFile(cmd *cobra.Command, words []string) error {
 	if executor.IsLanguage(word) {
 		file := "FILE"
 		if len(words) > 1 {
-			file = ShellQuote(words[1:2])
+			file = sandbox.ShellQuote(words[1])
 		}
 		return newUnknownWord(commandOrFile, word, fmt.Sprintf("%s --lang %s %s", CommandName, word, file))
 	}
 	if like := similarFile(word); like != "" && len(cmd.SuggestionsFor(word)) == 0 {
-		return newUnknownWord(commandOrFile, word, ShellQuote([]string{CommandName, like}))
+		return newUnknownWord(commandOrFile, word, sandbox.ShellQuote(like)+" instead of "+sandbox.ShellQuote(word))
 	}
 	return unknownWordError(cmd, commandOrFile, word)
 }
@@ -291,7 +291,7 @@ func checkCode(op, code string) error {
 
 // unreadableError returns the error for a path that can not be read.
 func unreadableError(name string, err error) error {
-	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: plainPathError(err), Hint: "ls -ld " + name}
+	return &sandbox.Error{Op: "read " + name, Kind: sandbox.ErrInvalid, Err: plainPathError(err), Hint: "ls -ld " + sandbox.ShellQuote(name)}
 }
 
 // absoluteName makes a path absolute, so that . and .. have a base name.

@@ -5,7 +5,6 @@
 package javasource
 
 import (
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -38,10 +37,13 @@ func Scan(src string) Source {
 		depth  int
 		parens int
 		recent []string  // words since the last ; { or }
+		public bool      // one of recent
+		static bool      // one of recent
 		class  string    // the current class at the top level
 		prev   [2]string // words, the last one second
 		words  = tokens{rest: src}
 	)
+	reset := func() { recent, public, static = nil, false, false }
 	for {
 		w := words.next()
 		if w == "" {
@@ -53,16 +55,17 @@ func Scan(src string) Source {
 				if name := declaredClass(recent); name != "" && depth == 0 {
 					class = name
 					s.Classes = append(s.Classes, name)
-					if slices.Contains(recent, "public") {
+					if public {
 						s.Public = name
 					}
 				}
-				recent = nil
+				reset()
 			}
 			depth++
 		case "}":
 			depth = max(depth-1, 0)
-			parens, recent = 0, nil
+			parens = 0
+			reset()
 			if depth == 0 {
 				class = ""
 			}
@@ -72,17 +75,17 @@ func Scan(src string) Source {
 			}
 			s.Imports = s.Imports || depth == 0 && len(recent) > 0 && recent[0] == "import"
 			if parens == 0 {
-				recent = nil
+				reset()
 			}
 		case "(":
 			// void main(…) in a class at the top, or beside all classes.
 			if prev == [2]string{"void", "main"} && parens == 0 {
 				// One without arguments is of the kind that only newer machines take.
-				s.Classic = s.Classic && slices.Contains(recent, "public") && slices.Contains(recent, "static") && !words.closes()
+				s.Classic = s.Classic && public && static && !words.closes()
 				switch {
 				case depth == 0:
 					s.Compact = true
-				case depth == 1 && class != "" && !slices.Contains(s.Mains, class):
+				case depth == 1 && class != "" && (len(s.Mains) == 0 || s.Mains[len(s.Mains)-1] != class):
 					s.Mains = append(s.Mains, class)
 				}
 			}
@@ -91,6 +94,7 @@ func Scan(src string) Source {
 		case ")":
 			parens = max(parens-1, 0)
 		default:
+			public, static = public || w == "public", static || w == "static"
 			recent = append(recent, w)
 		}
 		prev = [2]string{prev[1], w}

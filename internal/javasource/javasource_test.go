@@ -1,9 +1,12 @@
 package javasource
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const javaHello = "public class Hello { public static void main(String[] a) {} }\n"
@@ -54,4 +57,36 @@ func FuzzJava(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The time is linear in the size of the source. Quadratic time would be 256 times as much for 16 times the source.
+func TestScanIsLinear(t *testing.T) {
+	for name, source := range map[string]func(n int) string{
+		"words without an end": func(n int) string {
+			return strings.Repeat("x ", n) + "public static " + strings.Repeat("void main(a)", n)
+		},
+		"classes": func(n int) string {
+			var b strings.Builder
+			for i := range n {
+				fmt.Fprintf(&b, "class A%d{void main(a){}}", i)
+			}
+			return b.String()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			measure := func(text string) time.Duration {
+				best := time.Duration(math.MaxInt64)
+				for range 3 {
+					began := time.Now()
+					Scan(text)
+					best = min(best, time.Since(began))
+				}
+				return best
+			}
+			const n = 10_000
+			if few, many := measure(source(n)), measure(source(16*n)); many > 80*few+time.Second {
+				t.Errorf("%v for %d, %v for %d", few, n, many, 16*n)
+			}
+		})
+	}
 }

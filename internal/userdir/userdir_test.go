@@ -132,6 +132,7 @@ func TestLock(t *testing.T) {
 
 // Replace leaves the old file in place when the content fails, and nothing beside it.
 func TestReplace(t *testing.T) {
+	needUnix(t)
 	path := filepath.Join(t.TempDir(), "own")
 	d, err := OpenDir(path, Write)
 	if err != nil {

@@ -95,7 +95,9 @@ func newFailure() (p *wire.Problem, id string) {
 func executorProblem(code string, err error) *wire.Problem {
 	p := wire.NewProblem(code, "")
 	p.Detail = fieldNames(withoutHint(err, p))
-	p.Hint = fieldNames(p.Hint)
+	if p.Hint = fieldNames(p.Hint); p.Hint == executor.DefineLanguage { // the file is the operator's
+		p.Hint = "GET " + wire.PathLanguages + ", which lists the languages of this server"
+	}
 	if cause, advice, ok := wire.CutAdvice(p.Detail); ok {
 		p.Detail, p.Hint = cause, advice
 	}
@@ -159,7 +161,8 @@ func fieldNames(text string) string {
 			end = len(after)
 		}
 		name := after[:end]
-		if field := fieldOf(name); field != "" && (before == "" || !strings.HasSuffix(before, "-")) {
+		// Inside a name of the client, such as my--test.py, it is no flag.
+		if field := fieldOf(name); field != "" && (b.Len() == 0 || before != "" && strings.ContainsRune(" `(", rune(before[len(before)-1]))) {
 			name = field
 		} else {
 			name = "--" + name

@@ -415,7 +415,9 @@ func (s *Server) file(w http.ResponseWriter, r *http.Request) error {
 			switch {
 			case f.Path != candidate:
 			case f.Reason != "":
-				return wire.NewProblem(wire.CodeConflict, "file %.200q: it was not copied out: %s", name, f.Reason)
+				p := wire.NewProblem(wire.CodeConflict, "file %.200q: it was not copied out: %s", name, f.Reason)
+				p.Hint = "submit the run again, so that the file can be copied out"
+				return p
 			default:
 				serveBytes(w, path.Base(name), f.Data)
 				return nil

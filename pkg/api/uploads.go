@@ -194,7 +194,7 @@ func (u *uploads) put(owner, id string, from io.Reader) (f upload, replaced bool
 	room := writerFunc(func(b []byte) (int, error) {
 		n := int64(len(b))
 		if f.size += n; f.size > int64(u.keep.Upload) {
-			return 0, wire.NewProblem(wire.CodeTooLarge, "file: it is larger than %s, the most that the operator allows", u.keep.Upload)
+			return 0, uploadTooLarge("file: it is larger than %s, the most that the operator allows", u.keep.Upload)
 		}
 		if err := u.reserve(owner, n, 0); err != nil {
 			return 0, err
@@ -259,7 +259,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	}
 	most := s.opts.Keep.Upload
 	if r.ContentLength > int64(most) {
-		return wire.NewProblem(wire.CodeTooLarge, "file: %d bytes are above %s, the most that the operator allows", r.ContentLength, most)
+		return uploadTooLarge("file: %d bytes are above %s, the most that the operator allows", r.ContentLength, most)
 	}
 	control := http.NewResponseController(w)
 	// Allow the largest file at 64 KiB per second.
@@ -274,6 +274,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		status = http.StatusOK
 	}
 	return answerJSON(w, status, wire.Upload{ID: id, Size: f.size, SHA256: f.digest, Expires: f.expires})
+}
+
+func uploadTooLarge(format string, args ...any) error {
+	p := wire.NewProblem(wire.CodeTooLarge, format, args...)
+	p.Hint = "send less, or several smaller files"
+	return p
 }
 
 func noUpload(id string, err error) error {

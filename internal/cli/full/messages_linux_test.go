@@ -208,7 +208,7 @@ func checkCommand(t *testing.T, to *strings.Builder, plain *strings.Replacer, pa
 			t.Errorf("sandbox-run %s: no fix in %s", line, details)
 		}
 	}
-	fmt.Fprintf(to, "$ sandbox-run %s\n%s[%d]\n\n", cli.ShellQuote(args), text, code)
+	fmt.Fprintf(to, "$ sandbox-run %s\n%s[%d]\n\n", sandbox.ShellQuote(args...), text, code)
 	first, _, _ := strings.Cut(text, "\n")
 	switch {
 	case code == 0:

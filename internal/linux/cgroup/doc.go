@@ -6,12 +6,12 @@
 //
 // Place in the flow. The native backend opens one Tree at start-up and makes a [PhaseGroup] per phase (D7). It hands the descriptors of
 // [PhaseGroup.OpenProgramLeaf] and [Group.JoinFiles] to the sandbox's init, samples [Group.Stat] for pkg/monitor and ends with
-// [Group.Empty], [Group.Final] and [Group.Remove]. doctor uses [Tree.Missing] and [Tree.Probe]; gc reopens the roots that a dead
+// [Group.Empty], [Group.Final] and [Group.Remove]. doctor uses [Tree.Missing]; gc reopens the roots that a dead
 // supervisor recorded ([Tree.Roots]) with [At]. The package imports nothing of ours.
 //
 // Lifecycle.
 //
-//	Open ─► Group(path) ─► Make(limits) ─► JoinFiles │ CgroupFD │ Add ─► Stat… ─► Kill ─► Final ─► Remove ─► … ─► Prune, Close
+//	Open ─► Group(path) ─► Make(limits) ─► JoinFiles │ CgroupFD ─► Stat… ─► Kill ─► Final ─► Remove ─► … ─► Prune, Close
 //
 //	v1      <mount>/<own cgroup>/sandbox-run/<path>              one directory per controller mount
 //	v2      <mount>/<nearest free ancestor>/sandbox-run/<path>   see placeV2

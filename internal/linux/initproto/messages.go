@@ -223,7 +223,8 @@ type Failed struct {
 // Encode encodes a message as a frame: header, kind, fields.
 func Encode(m Message) []byte {
 	c := codec{b: make([]byte, HeaderSize+1, 512)}
-	c.b[HeaderSize] = byte(m.fields(&c))
+	kind := m.fields(&c) // may replace c.b
+	c.b[HeaderSize] = byte(kind)
 	binary.LittleEndian.PutUint32(c.b, uint32(len(c.b)-HeaderSize))
 	return c.b
 }

@@ -26,8 +26,9 @@ func (a *answer) size() int { return len(a.body) + 512 }
 // replay sends the answer again.
 func (a *answer) replay(w http.ResponseWriter, r *http.Request, server *api.Server) {
 	if a.tooLarge {
-		server.Fail(w, r, problem(wire.CodeConflict,
-			"the request was answered, but the answer was too large to keep; use a new key to run it again"))
+		p := problem(wire.CodeConflict, "the request was answered, but the answer was too large to keep")
+		p.Hint = "use a new idempotency key to run it again"
+		server.Fail(w, r, p)
 		return
 	}
 	maps.Copy(w.Header(), a.header)

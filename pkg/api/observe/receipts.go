@@ -75,7 +75,9 @@ func stdinOf(r *wire.Run) ([]byte, error) {
 func (o *Observation) keyHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if o.signer == nil {
-			api.WriteProblem(w, wire.NewProblem(wire.CodeUnsupported, "%s", ErrNoReceipts))
+			p := wire.NewProblem(wire.CodeUnsupported, "receipts: %s", ErrNoReceipts)
+			p.Hint = "ask the operator to start the server with a key for receipts"
+			api.WriteProblem(w, p)
 			return
 		}
 		w.Header().Set("Content-Type", wire.TypeJSON)

@@ -90,7 +90,7 @@ var problemTable = [...]struct {
 	{CodeDraining, 503, "The server is shutting down", ""},
 	{CodeUnsupported, 501, "This server has no such ability", "leave the field out, or use a server that supports it"},
 	{CodeMissing, 501, "A toolchain or image is not installed here", ""},
-	{CodeNotStarted, 422, "The program could not be started", "name a program that exists inside the sandbox"},
+	{CodeNotStarted, 422, "The program could not be started", "give a program that exists and can be executed inside the sandbox"},
 	{CodeCancelled, 409, "The run was cancelled before it began", "submit the run again"},
 	{CodeLost, 500, "The server ended while the run was under way", "submit the run again"},
 	{CodeClosed, 499, "The client disconnected", ""},

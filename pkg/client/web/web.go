@@ -179,7 +179,10 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.idle.Reset(b.timeout) // after Close it has no effect: ctx has ended
+	b.idle.Reset(b.timeout)
+	if b.ctx.Err() != nil { // Close may have stopped the timer before
+		b.idle.Stop()
+	}
 	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}
@@ -187,8 +190,8 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) Close() error {
-	b.idle.Stop()
 	b.cancel(nil)
+	b.idle.Stop()
 	return b.ReadCloser.Close()
 }
 

@@ -209,7 +209,7 @@ func startFailure(f *initproto.Failed) error {
 	case initproto.StageExec:
 		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
 		if errno == syscall.ENOENT {
-			out.Hint = "name a program that the image has"
+			out.Hint = "give a program that the image has"
 		}
 	case initproto.StageWorkdir:
 		out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists inside the sandbox"

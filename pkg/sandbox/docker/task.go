@@ -281,7 +281,7 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 		defer t.wakeReaders()
 		_ = t.stdin.Close()
 		t.mu.Lock()
-		t.sample = monitor.Sample(t.last) // the fallback
+		t.sample = t.last.Sample() // the fallback
 		t.mu.Unlock()
 		if t.i.connection.conn.Send(containerproto.KindFinish, t.id, nil) != nil {
 			t.checkOutOfMemory(ctx) // the container has ended
@@ -289,7 +289,7 @@ func (t *task) Finish(ctx context.Context) (monitor.Sample, error) {
 		}
 		select {
 		case <-t.finished:
-			t.sample = monitor.Sample(t.final.Counters)
+			t.sample = t.final.Counters.Sample()
 			if t.final.Problem != "" {
 				t.err = failure("end phase "+t.phase, "cleanup", errors.New(t.final.Problem))
 			}
@@ -332,7 +332,7 @@ func (t *task) Sample() (monitor.Sample, error) {
 	t.mu.Lock()
 	t.last = c
 	t.mu.Unlock()
-	return monitor.Sample(c), nil
+	return c.Sample(), nil
 }
 
 func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {

@@ -75,7 +75,7 @@ func weaknesses() []weakness {
 				}
 			}
 		}, all: true},
-		{name: "slow clean-up", ids: []string{"F14"}, weak: func(b *weakBackend) { b.linger = 10500 * time.Millisecond }, all: true},
+		{name: "slow clean-up", ids: []string{"F14"}, weak: func(b *weakBackend) { b.linger = 20500 * time.Millisecond }, all: true},
 		{name: "slow ends", ids: []string{"R7", "R8"}, weak: func(b *weakBackend) { b.finish = 5500 * time.Millisecond }, all: true},
 		{name: "nothing escaped", ids: []string{"A6"}, also: func(_ *testing.T,
 			o *attack.Options) {

@@ -149,7 +149,7 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	case !asked && len(programs) == 1:
 		dir, tested = programs[0], nil
 	case !asked && len(programs) > 1:
-		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+programs[0],
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(programs[0]),
 			"there is a package main in each of %s", strings.Join(programs, ", "))
 	case len(tested) == 0:
 		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "package main, with a func main",
@@ -179,7 +179,7 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	}
 	// Several programs lie in one directory, as scripts do.
 	if mains := dirs[dir].mains; entryFile == "" {
-		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+mains[0], "there is a func main in each of %s", strings.Join(mains, ", "))
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(mains[0]), "there is a func main in each of %s", strings.Join(mains, ", "))
 	}
 	p.target = relativeTo(p.root, entryFile)
 	return nil

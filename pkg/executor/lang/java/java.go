@@ -236,10 +236,10 @@ func javaMain(j *language.Job, sources []javaSource) (string, error) {
 	case i >= 0:
 		return chosen[i], nil
 	case len(chosen) > 1:
-		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+chosen[0],
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(chosen[0]),
 			"several classes have a main: %s", strings.Join(chosen, ", "))
 	case len(all) > 0:
-		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+all[0],
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(all[0]),
 			"%q has no main; these classes do: %s", j.Request.Entry, strings.Join(all, ", "))
 	}
 	// javac may report another error of the program; if not, java reports that there is no main.

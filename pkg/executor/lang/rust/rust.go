@@ -247,7 +247,7 @@ func chooseBinary(j *language.Job) (dir, bin string, err error) {
 		}
 		fallthrough
 	case len(chosen) > 1:
-		return "", "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+choices[0],
+		return "", "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(choices[0]),
 			"this project makes several programs: %s", strings.Join(choices, ", "))
 	case asFile && j.Request.Entry != "":
 		return "", "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "a file in src/bin, or a [[bin]] in Cargo.toml",

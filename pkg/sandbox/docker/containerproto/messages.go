@@ -153,6 +153,12 @@ type Exited struct {
 // whose JSON is for people: its times are seconds.
 type Counters monitor.Sample
 
+// Sample returns the counters as a sample without a time: the container does not decide when it was taken.
+func (c Counters) Sample() monitor.Sample {
+	c.At = time.Time{}
+	return monitor.Sample(c)
+}
+
 // Finished is the last message about a program.
 type Finished struct {
 	Counters  Counters          `json:"counters"`

@@ -78,7 +78,7 @@ func Start(backend string, err error) error {
 	case initproto.StageExec:
 		out.Kind, out.Hint = sandbox.ErrNotStarted, ""
 		if e.Errno == unix.ENOENT {
-			out.Hint = "name a program that exists inside the sandbox"
+			out.Hint = "give a program that exists inside the sandbox"
 		}
 	case initproto.StageWorkdir:
 		out.Kind, out.Hint = sandbox.ErrInvalid, "a directory that exists inside the sandbox"
