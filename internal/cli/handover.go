@@ -187,5 +187,5 @@ func (c *Invocation) installHint() string {
 	if ok && strings.HasPrefix(info.Main.Version, "v") && strings.Trim(info.Main.Version, "v.0123456789") == "" {
 		return "go install " + module + "/cmd/" + fullName + "@" + info.Main.Version
 	}
-	return "make install in the repository"
+	return "make install"
 }
