@@ -226,8 +226,13 @@ func TestForkWaits(t *testing.T) {
 		if err != nil || place.Hidden != nil || !f.(*fork).ph.Group.ContainsProcess(place.Cgroups) {
 			t.Fatalf("process %d: %+v, %v", f.(*fork).process.PID, place, err)
 		}
-		where, err = os.Readlink("/proc/" + strconv.Itoa(f.(*fork).ph.Init.PID()) + "/ns/pid")
+		namespace := "/proc/" + strconv.Itoa(f.(*fork).ph.Init.PID()) + "/ns/pid"
+		held, err := os.Open(namespace) // while it is open, no other namespace gets its number
 		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = held.Close() })
+		if where, err = os.Readlink(namespace); err != nil {
 			t.Fatal(err)
 		}
 		return in, f, where
