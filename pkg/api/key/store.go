@@ -303,7 +303,8 @@ func (s *Store) readIn(dir *userdir.Dir, purpose userdir.Purpose) (*document, er
 	// A user who can write this file can make a key.
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, &sandbox.Error{
-			Op: "keys in " + s.path, Err: fmt.Errorf("others can read or write them (mode %04o)", info.Mode().Perm()), Hint: "chmod 0600 " + sandbox.ShellQuote(s.path),
+			Op: "keys in " + s.path, Err: fmt.Errorf("others can read or write them (mode %04o)", info.Mode().Perm()),
+			Hint: "chmod 0600 " + sandbox.ShellQuote(s.path),
 		}
 	}
 	data, err := io.ReadAll(io.LimitReader(f, mostFile+1))

@@ -179,7 +179,8 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	}
 	// Several programs lie in one directory, as scripts do.
 	if mains := dirs[dir].mains; entryFile == "" {
-		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(mains[0]), "there is a func main in each of %s", strings.Join(mains, ", "))
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry "+sandbox.ShellQuote(mains[0]),
+			"there is a func main in each of %s", strings.Join(mains, ", "))
 	}
 	p.target = relativeTo(p.root, entryFile)
 	return nil
