@@ -98,7 +98,7 @@ const defaultWithin = 90*time.Second - hangTimeout
 // engineWithin is for backends whose sandboxes another program makes, each of which takes that program's time.
 const engineWithin = 10 * time.Minute
 
-// caseTimeout is far beyond what any case needs.
+// caseTimeout is far beyond what any case needs on an idle machine.
 const caseTimeout = 25 * time.Second
 
 // hangTimeout is how long a case may take to end after its context has ended.
@@ -179,6 +179,24 @@ func (s *suite) left() time.Duration {
 	return time.Until(s.end.Add(min(waitedForCPU()-s.waited, busyWithin)))
 }
 
+// withProcessorTime returns a context that ends after timeout. Time in which tasks of this machine waited for a processor does not
+// count, up to busyWithin.
+func withProcessorTime(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	end, waited := time.Now().Add(timeout), waitedForCPU()
+	go func() {
+		for left := timeout; left > 0; left = time.Until(end.Add(min(waitedForCPU()-waited, busyWithin))) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(left):
+			}
+		}
+		cancel(context.DeadlineExceeded)
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
 // close deletes the remaining sandboxes, unless that hangs, too: then a case has reported it.
 func (s *suite) close() error {
 	closed := make(chan error, 1)
@@ -207,7 +225,7 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 		res.Outcome, res.Detail = Error, "not tried: the time for all cases is over; try again when the machine is less busy"
 		return res
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := withProcessorTime(ctx, timeout)
 	defer cancel()
 	t := &trial{suite: s, ctx: ctx, id: c.id, mark: newMark()}
 	s.host.canary.reset()
@@ -219,8 +237,12 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(timeout + hangTimeout):
-		t.breach("an operation has not returned: the case hangs")
+	case <-ctx.Done():
+		select {
+		case <-ended:
+		case <-time.After(hangTimeout):
+			t.breach("an operation has not returned: the case hangs")
+		}
 	}
 	late, residue := s.host.canary.most(), s.host.residue(t.marks()...)
 	if late > mostLate {

@@ -214,10 +214,12 @@ func (t *trial) create(m *sandbox.Manager, s sandbox.Spec) (string, error) {
 		id, err := m.Create(t.ctx, s)
 		done <- made{id, err}
 	}()
+	limit, stop := withProcessorTime(context.WithoutCancel(t.ctx), createTimeout)
+	defer stop()
 	select {
 	case r := <-done:
 		return r.id, r.err
-	case <-time.After(createTimeout):
+	case <-limit.Done():
 		t.breach("making a sandbox has not returned within %v", createTimeout)
 		go func() {
 			if r := <-done; r.err == nil {
