@@ -180,12 +180,12 @@ func (s *suite) left() time.Duration {
 }
 
 // withProcessorTime returns a context that ends after timeout. Time in which tasks of this machine waited for a processor does not
-// count, up to busyWithin.
+// count, up to three times timeout: an operation that hangs is found on a busy machine, too.
 func withProcessorTime(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	end, waited := time.Now().Add(timeout), waitedForCPU()
 	go func() {
-		for left := timeout; left > 0; left = time.Until(end.Add(min(waitedForCPU()-waited, busyWithin))) {
+		for left := timeout; left > 0; left = time.Until(end.Add(min(waitedForCPU()-waited, 3*timeout))) {
 			select {
 			case <-ctx.Done():
 				return
