@@ -316,7 +316,7 @@ func (b *bundlePlan) render(f *bundleParts) ([]byte, error) {
 			CgroupsPath: b.cgroup,
 			Namespaces: []namespace{{Type: "user"}, {Type: "pid"}, {Type: "mount"}, {Type: "ipc"}, {Type: "uts"},
 				{Type: "network", Path: b.network}, {Type: "cgroup", Path: b.cgroupNS}},
-			MaskedPaths: append(b.masks.Masked, b.masks.Hidden...), ReadonlyPaths: b.masks.ReadOnly,
+			MaskedPaths: slices.Concat(b.masks.Masked, b.masks.Hidden), ReadonlyPaths: b.masks.ReadOnly,
 			Seccomp: b.filter, Resources: &resources{Devices: []deviceRule{{Allow: false, Access: "rwm"}}},
 		},
 	}
