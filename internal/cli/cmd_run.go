@@ -281,13 +281,12 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
 	}
 	copied := o.copyFilesOut(result.Files, c.format != FormatText)
-	err := c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
+	if copied.failed && result.ExitCode() == 0 {
+		result.Code = codeOurs
+	}
+	return c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
 		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: copied.written, lost: copied.lost,
 	})
-	if copied.failed && c.Code == 0 {
-		c.Code = codeOurs
-	}
-	return err
 }
 
 // printHeader prints language, image and tier of the run that begins, if standard error is a terminal.

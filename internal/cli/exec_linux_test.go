@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -118,6 +119,43 @@ func TestSignals(t *testing.T) {
 				t.Errorf("stderr %q, want %q", stderr, want)
 			}
 		})
+	}
+}
+
+// A signal to the command is in exit_code of its JSON and of its audit entry.
+func TestSignalExitCodeInJSON(t *testing.T) {
+	needRoot(t)
+	log := filepath.Join(t.TempDir(), "audit.jsonl")
+	const polite = `trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done`
+	for _, test := range []struct {
+		args   []string
+		signal syscall.Signal
+		code   int
+	}{
+		{[]string{"exec", "--format", "ndjson", "--audit-log", log, "--", "sh", "-c", polite}, syscall.SIGTERM, 143},
+		{[]string{"--format", "ndjson", "--audit-log", log, "-l", "shell", "-c", polite}, syscall.SIGINT, 130},
+	} {
+		cmd := command(t, test.args...)
+		out, err := cmd.StdoutPipe()
+		if err := errors.Join(err, cmd.Start()); err != nil {
+			t.Fatal(err)
+		}
+		lines, sent, last := bufio.NewScanner(out), false, ""
+		for lines.Scan() {
+			if last = lines.Text(); !sent && strings.Contains(last, `"data":"ready`) {
+				sent = true
+				if err := cmd.Process.Signal(test.signal); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		want := fmt.Sprintf(`"verdict":"cancelled","exit_code":%d,"program_exit_code":7,`, test.code)
+		if code := exitCode(t, cmd.Wait()); code != test.code || !strings.Contains(last, want) {
+			t.Errorf("exit code %d, want %d; %.200s", code, test.code, last)
+		}
+		if entries, err := os.ReadFile(log); err != nil || !strings.Contains(string(entries), want) {
+			t.Errorf("%v, no %s in %s", err, want, entries)
+		}
 	}
 }
 

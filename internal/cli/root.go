@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"runtime"
@@ -22,7 +21,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
-	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -307,24 +305,11 @@ func (c *Invocation) PrintMessage(message string) {
 
 // FailureCode returns the exit code for an error.
 func FailureCode(err error) int {
-	var signal SignalCause
-	var missing *toolchain.Missing
-	var none *executor.NoImage
 	var problem *client.Problem
-	switch {
-	case errors.As(err, &problem) && problem.Missing():
+	if errors.As(err, &problem) && problem.Missing() {
 		return codeNoProgram
-	case errors.As(err, &signal):
-		return codeSignalBase + int(signal)
-	case errors.As(err, &missing), errors.As(err, &none), errors.Is(err, sandbox.ErrNotStarted) && errors.Is(err, fs.ErrNotExist):
-		return codeNoProgram
-	case errors.Is(err, sandbox.ErrNotStarted), errors.Is(err, sandbox.ErrRefused), errors.Is(err, sandbox.ErrUnsupported):
-		return codeRefused
-	case errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrNotFound),
-		errors.Is(err, image.ErrNotFound), errors.Is(err, image.ErrAmbiguous):
-		return codeUsage
 	}
-	return codeOurs
+	return executor.FailureCode(err)
 }
 
 // failureDocument is the JSON document of a run that failed before there was a result. Its first fields have the names of those of a
@@ -333,6 +318,7 @@ type failureDocument struct {
 	Success   bool               `json:"success"`
 	Verdict   sandbox.Verdict    `json:"verdict"`
 	ExitCode  int                `json:"exit_code"`
+	Program   *int               `json:"program_exit_code"` // always null
 	Stdout    string             `json:"stdout"`
 	Stderr    string             `json:"stderr"`
 	Isolation *sandbox.Isolation `json:"isolation,omitempty"` // of a refusal: the isolation that was available
@@ -340,7 +326,7 @@ type failureDocument struct {
 }
 
 func newFailureDocument(err error, code int) failureDocument {
-	doc := failureDocument{Verdict: sandbox.VerdictInternalError, ExitCode: code, Error: DescribeError(err)}
+	doc := failureDocument{Verdict: executor.FailureVerdict(err), ExitCode: code, Error: DescribeError(err)}
 	if doc.Error.Hint == "" {
 		_, doc.Error.Hint, _ = wire.CutAdvice(doc.Error.Message)
 	}
@@ -367,7 +353,7 @@ func newFailureDocument(err error, code int) failureDocument {
 	}
 	var signal SignalCause
 	if errors.As(err, &signal) {
-		doc.Verdict, doc.Error.Code = sandbox.VerdictCancelled, string(sandbox.VerdictCancelled)
+		doc.Error.Code = string(sandbox.VerdictCancelled)
 	}
 	return doc
 }
@@ -413,14 +399,7 @@ func Version(info *debug.BuildInfo, ok bool) string {
 }
 
 // SignalCause is the signal that cancelled a run.
-type SignalCause syscall.Signal
-
-func (s SignalCause) Error() string {
-	names := map[syscall.Signal]string{
-		syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT",
-	}
-	return "cancelled by " + names[syscall.Signal(s)]
-}
+type SignalCause = sandbox.SignalCause
 
 // CancelOnSignals handles SIGINT, SIGTERM, SIGHUP and SIGQUIT: the first signal cancels the context with a SignalCause, the second calls
 // kill in a goroutine, and the third ends this process, even if a call blocks. The handler stays until the process ends.

@@ -107,12 +107,9 @@ func (c *Invocation) attachTerminal(o *boxOptions, streams *sandbox.IO) (size *s
 
 // concludeRun prints the result and sets c.Code. doc is the result as JSON.
 func (c *Invocation) concludeRun(s *runEnvironment, o *boxOptions, r *sandbox.Result, doc any, show *outputPrinter, end *outcome) error {
-	c.Code = sandbox.CLICode(r.Verdict, r.Exit)
 	end.cause = context.Cause(s.ctx)
-	var signal SignalCause
-	if r.Verdict == sandbox.VerdictCancelled && errors.As(end.cause, &signal) {
-		c.Code = codeSignalBase + int(signal)
-	}
+	r.NameSignal(s.ctx) // a server does not know the signal
+	c.Code = r.ExitCode()
 	err := show.writeError()
 	if err == nil && c.format != FormatText {
 		err = c.writeResult(doc)

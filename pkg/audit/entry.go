@@ -73,13 +73,15 @@ type Entry struct {
 	CodeEncoding string `json:"code_encoding,omitempty"`
 	CodeOmitted  string `json:"code_omitted,omitempty"` // why Code is empty in spite of Options.KeepCode
 
-	Policy   Policy           `json:"policy"`
-	Verdict  sandbox.Verdict  `json:"verdict,omitempty"`
-	ExitCode int              `json:"exit_code"`
-	Reason   string           `json:"reason,omitempty"` // one word; for entries that are not runs
-	Count    uint64           `json:"count,omitempty"`  // number of events that this entry stands for
-	Error    string           `json:"error,omitempty"`  // the server's or the sandbox's own failure, where there was no run
-	Metrics  *monitor.Metrics `json:"metrics,omitempty"`
+	Policy   Policy          `json:"policy"`
+	Verdict  sandbox.Verdict `json:"verdict,omitempty"`
+	ExitCode int             `json:"exit_code"` // of the command, as in the result
+	// ProgramExitCode is the program's own exit code; nil if a signal ended the program or if there was none.
+	ProgramExitCode *int             `json:"program_exit_code"`
+	Reason          string           `json:"reason,omitempty"` // one word; for entries that are not runs
+	Count           uint64           `json:"count,omitempty"`  // number of events that this entry stands for
+	Error           string           `json:"error,omitempty"`  // the server's or the sandbox's own failure, where there was no run
+	Metrics         *monitor.Metrics `json:"metrics,omitempty"`
 
 	Repaired *Repaired `json:"repaired,omitempty"`
 	Pruned   *Pruned   `json:"pruned,omitempty"`

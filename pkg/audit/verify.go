@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // FaultKind is the kind of damage that Verify found.
@@ -63,7 +66,7 @@ const maxFaults = 1000
 
 // Verify reads the whole log, rotated files included, and reports every place where the chain is broken: entries that were changed,
 // removed, added or moved. Torn lines that a writer repaired are notes. The error means that a part could not be read; the report then
-// covers the rest.
+// covers the rest. A log that does not exist is an error.
 func (l *Log) Verify() (Report, error) {
 	v := &verifier{report: Report{Files: []string{}, Faults: []Fault{}, Notes: []Note{}}}
 	s, err := l.snapshot()
@@ -71,6 +74,12 @@ func (l *Log) Verify() (Report, error) {
 		return v.report, l.failed(err)
 	}
 	defer s.close()
+	if len(s.pieces) == 0 && s.head == (head{}) && (s.headErr == nil || errors.Is(s.headErr, errHeadMissing)) {
+		return v.report, &sandbox.Error{
+			Op: "audit verify", Kind: sandbox.ErrNotFound, Err: &fs.PathError{Op: "open", Path: l.Path(), Err: fs.ErrNotExist},
+			Hint: "--audit-log FILE; the first run makes the log",
+		}
+	}
 	v.head = s.head
 	for _, p := range s.pieces {
 		v.file = filepath.Join(l.dir, p.name)

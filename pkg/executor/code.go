@@ -43,12 +43,13 @@ type ExecutionRequest struct {
 // ExecutionResult is the result of a piece of code. Error is the reason if it did not succeed. ExitCode is that of the program or
 // of the command line: 124 at the time limit, 137 at the memory limit, 128 plus the number of a signal.
 type ExecutionResult struct {
-	Stdout        string
-	Stderr        string
-	ExitCode      int
-	ExecutionTime time.Duration
-	Error         error
-	Notes         []string // limits that were lowered, a failed write to the audit log
+	Stdout          string
+	Stderr          string
+	ExitCode        int
+	ProgramExitCode *int // the program's own; nil if a signal ended it or it did not run
+	ExecutionTime   time.Duration
+	Error           error
+	Notes           []string // limits that were lowered, a failed write to the audit log
 }
 
 // NewCodeExecutor returns an executor whose runs take at most that long; 0 is the default of 30 seconds.
@@ -100,7 +101,8 @@ func (c *CodeExecutor) Execute(ctx context.Context, req ExecutionRequest) (*Exec
 		return nil, err
 	}
 	return &ExecutionResult{
-		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()), ExitCode: sandbox.CLICode(r.Verdict, r.Exit),
+		Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
+		ExitCode: r.ExitCode(), ProgramExitCode: r.ProgramExitCode(),
 		ExecutionTime: r.Metrics.WallTime.Duration(), Error: language.VerdictError(&r.Result), Notes: r.Notes,
 	}, nil
 }
@@ -130,13 +132,14 @@ type ResourceStats struct {
 
 // CommandResult is the result of a command.
 type CommandResult struct {
-	ExitCode      int // as in ExecutionResult
-	Stdout        string
-	Stderr        string
-	Duration      time.Duration
-	ResourceUsage ResourceStats
-	Error         error    // why the command did not succeed
-	Notes         []string // as in ExecutionResult
+	ExitCode        int  // as in ExecutionResult
+	ProgramExitCode *int // as in ExecutionResult
+	Stdout          string
+	Stderr          string
+	Duration        time.Duration
+	ResourceUsage   ResourceStats
+	Error           error    // why the command did not succeed
+	Notes           []string // as in ExecutionResult
 }
 
 const (
@@ -186,7 +189,7 @@ func (c *CodeExecutor) ExecuteCommand(ctx context.Context, command string, confi
 	r.Notes = append(slices.Clip(r.Notes), said...)
 	const mb = float64(sandbox.MiB)
 	return &CommandResult{
-		ExitCode: sandbox.CLICode(r.Verdict, r.Exit), Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
+		ExitCode: r.ExitCode(), ProgramExitCode: r.ProgramExitCode(), Stdout: string(r.Stdout.Bytes()), Stderr: string(r.Stderr.Bytes()),
 		Duration: r.Metrics.WallTime.Duration(), Error: language.VerdictError(r), Notes: r.Notes,
 		ResourceUsage: ResourceStats{
 			CPUUsagePercent: r.Metrics.CPUPercent, MemoryUsageMB: float64(r.Metrics.MemoryPeak) / mb, MaxMemoryMB: float64(r.Limits.Memory) / mb,

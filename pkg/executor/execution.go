@@ -131,7 +131,9 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 			break
 		}
 		made = append(made, files...)
-		x.out.Phases = append(x.out.Phases, PhaseResult{Name: phases[0].Process.Phase, Cached: true, Verdict: sandbox.VerdictOK})
+		x.out.Phases = append(x.out.Phases, PhaseResult{
+			Name: phases[0].Process.Phase, Cached: true, Verdict: sandbox.VerdictOK, ProgramExitCode: new(int),
+		})
 		phases = phases[1:]
 	}
 	return phases, made, nil
@@ -177,7 +179,10 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	if err := x.judge(ctx, p); err != nil {
 		return false, err
 	}
-	said := PhaseResult{Name: p.Process.Phase, Verdict: x.out.Verdict, ExitCode: r.Exit.Code, Metrics: r.Metrics, Limits: r.Limits}
+	said := PhaseResult{
+		Name: p.Process.Phase, Verdict: x.out.Verdict, ExitCode: x.out.ExitCode(), ProgramExitCode: r.Exit.OwnCode(),
+		Metrics: r.Metrics, Limits: r.Limits,
+	}
 	if !isRun {
 		most := sandbox.Size(max(r.Stdout.Len(), r.Stderr.Len()))
 		if x.req.OutputSpace != nil {

@@ -83,11 +83,12 @@ func NewAuditEntry(
 	entry.Policy.Network = cmp.Or(entry.Policy.Network, sandbox.NetworkNone)
 	entry.Policy.Require = cmp.Or(entry.Policy.Require, sandbox.TierContainer)
 	if r != nil {
-		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.Exit.Code, &r.Metrics
+		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.ExitCode(), &r.Metrics
+		entry.ProgramExitCode = r.ProgramExitCode()
 		entry.Policy.Tier, entry.Policy.Backend, entry.Policy.Limits = r.Isolation.Tier, r.Isolation.Backend, &r.Limits
 	}
 	if failed != nil {
-		entry.Error = failed.Error()
+		entry.Error, entry.Verdict, entry.ExitCode = failed.Error(), FailureVerdict(failed), FailureCode(failed)
 	}
 	return entry
 }

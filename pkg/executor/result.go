@@ -21,15 +21,17 @@ type Result struct {
 
 // PhaseResult is the result of one phase. A cached phase has no metrics.
 type PhaseResult struct {
-	Name      string          `json:"name"`
-	Cached    bool            `json:"cached"`
-	Verdict   sandbox.Verdict `json:"verdict"`
-	ExitCode  int             `json:"exit_code"`
-	Stdout    string          `json:"stdout,omitempty"` // empty for the run: the result has its output
-	Stderr    string          `json:"stderr,omitempty"`
-	Truncated bool            `json:"truncated,omitempty"`
-	Metrics   monitor.Metrics `json:"metrics"`
-	Limits    sandbox.Limits  `json:"limits"`
+	Name     string          `json:"name"`
+	Cached   bool            `json:"cached"`
+	Verdict  sandbox.Verdict `json:"verdict"`
+	ExitCode int             `json:"exit_code"` // by the same rule as that of a result
+	// ProgramExitCode is the exit code of the phase's own process, such as the compiler; nil if a signal ended it.
+	ProgramExitCode *int            `json:"program_exit_code" nullable:"true"`
+	Stdout          string          `json:"stdout,omitempty"` // empty for the run: the result has its output
+	Stderr          string          `json:"stderr,omitempty"`
+	Truncated       bool            `json:"truncated,omitempty"`
+	Metrics         monitor.Metrics `json:"metrics"`
+	Limits          sandbox.Limits  `json:"limits"`
 }
 
 // OutputFile is a file that was copied out, or the reason why it was not.

@@ -37,6 +37,7 @@ type Outcome struct {
 	LanguageVersion string            `json:"language_version"`
 	Verdict         sandbox.Verdict   `json:"verdict"`
 	ExitCode        int               `json:"exit_code"`
+	ProgramExitCode *int              `json:"program_exit_code"`
 	Signal          string            `json:"signal,omitempty"`
 	StdoutSHA256    string            `json:"stdout_sha256"`
 	StderrSHA256    string            `json:"stderr_sha256"`
@@ -107,7 +108,8 @@ func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 		return o, errors.New("it has no verdict")
 	}
 	o = Outcome{
-		Language: doc.Language, LanguageVersion: doc.Version, Verdict: doc.Verdict, ExitCode: doc.ExitCode, Signal: doc.Signal,
+		Language: doc.Language, LanguageVersion: doc.Version, Verdict: doc.Verdict, ExitCode: doc.ExitCode,
+		ProgramExitCode: doc.ProgramExitCode, Signal: doc.Signal,
 		StdoutTruncated: doc.StdoutTruncated, StderrTruncated: doc.StderrTruncated, Isolation: doc.Isolation, Files: []File{},
 	}
 	if o.StdoutSHA256, err = digestOutput(doc.Stdout, doc.StdoutEncoding, large); err != nil {
@@ -202,7 +204,8 @@ func (s *Statement) Matches(result []byte) error {
 	}
 	want := s.Outcome
 	differs("verdict", got.Verdict == want.Verdict)
-	differs("exit_code", got.ExitCode == want.ExitCode && got.Signal == want.Signal)
+	differs("exit_code", got.ExitCode == want.ExitCode && got.Signal == want.Signal &&
+		equalCodes(got.ProgramExitCode, want.ProgramExitCode))
 	differs("language", got.Language == want.Language && got.LanguageVersion == want.LanguageVersion)
 	differs("stdout", got.StdoutSHA256 == want.StdoutSHA256 && got.StdoutTruncated == want.StdoutTruncated)
 	differs("stderr", got.StderrSHA256 == want.StderrSHA256 && got.StderrTruncated == want.StderrTruncated)
@@ -215,6 +218,8 @@ func (s *Statement) Matches(result []byte) error {
 	}
 	return errors.Join(errs...)
 }
+
+func equalCodes(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // MatchesRequest returns nil if body is that of the request whose result was signed, and an error that wraps ErrDiffers otherwise.
 func (s *Statement) MatchesRequest(body []byte) error {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -23,6 +24,19 @@ type Result struct {
 	Violations []Violation
 	// Notes are facts that are not a fault of the program: lowered defaults, output that could not be spilled.
 	Notes []string
+	// Code is the exit code of the command if it does not follow from Verdict and Exit, as after a signal to the command; otherwise 0.
+	Code int
+}
+
+// ExitCode returns the exit code with which a command reports this result: that of the verdict, or the program's own.
+func (r *Result) ExitCode() int { return cmp.Or(r.Code, CLICode(r.Verdict, r.Exit)) }
+
+// ProgramExitCode returns the program's own exit code. It is nil if a signal ended the program or if the program did not run.
+func (r *Result) ProgramExitCode() *int {
+	if r.Verdict == VerdictCompileError || cmp.Or(r.Phase, DefaultPhase) != DefaultPhase {
+		return nil
+	}
+	return r.Exit.OwnCode()
 }
 
 // Success reports whether the program ran to its end and exited with 0.
@@ -39,6 +53,7 @@ type Document struct {
 	Success         bool            `json:"success"`
 	Verdict         Verdict         `json:"verdict"`
 	ExitCode        int             `json:"exit_code"`
+	ProgramExitCode *int            `json:"program_exit_code" nullable:"true"`
 	Signal          string          `json:"signal,omitempty"`
 	Stdout          string          `json:"stdout"`
 	StdoutEncoding  string          `json:"stdout_encoding,omitempty"`
@@ -78,7 +93,7 @@ func (r *Result) outline() Document {
 		violations = []Violation{}
 	}
 	return Document{
-		Success: r.Success(), Verdict: r.Verdict, ExitCode: r.Exit.Code, Signal: SignalName(r.Exit.Signal),
+		Success: r.Success(), Verdict: r.Verdict, ExitCode: r.ExitCode(), ProgramExitCode: r.ProgramExitCode(), Signal: SignalName(r.Exit.Signal),
 		StdoutTruncated: r.Stdout.Truncated(), StdoutHeadBytes: headIfCut(r.Stdout), StdoutDropped: r.Stdout.Dropped, StdoutFile: r.Stdout.File,
 		StderrTruncated: r.Stderr.Truncated(), StderrHeadBytes: headIfCut(r.Stderr), StderrDropped: r.Stderr.Dropped, StderrFile: r.Stderr.File,
 		ExecutionTime: r.Metrics.WallTime.Duration().Seconds(), MemoryUsed: r.Metrics.MemoryPeak,

@@ -28,7 +28,7 @@ func fields(t *testing.T, v any) map[string]any {
 func TestResultNames(t *testing.T) {
 	m := fields(t, &Result{Verdict: VerdictSignaled, Exit: Exit{Signal: 9},
 		Metrics: monitor.Metrics{WallTime: monitor.Seconds(1500 * time.Millisecond), MemoryPeak: 7}, Isolation: NewIsolation("x")})
-	for _, name := range strings.Fields("success verdict exit_code signal stdout stderr stdout_truncated stderr_truncated " +
+	for _, name := range strings.Fields("success verdict exit_code program_exit_code signal stdout stderr stdout_truncated stderr_truncated " +
 		"execution_time memory_used metrics limits isolation violations") {
 		if _, ok := m[name]; !ok {
 			t.Errorf("%s is missing", name)
@@ -44,7 +44,8 @@ func TestResultNames(t *testing.T) {
 		[]string{"backend", "controls", "missing", "tier"}) {
 		t.Errorf("isolation %q", got)
 	}
-	if m["execution_time"] != 1.5 || m["memory_used"] != 7.0 || m["success"] != false || m["verdict"] != "signaled" || m["exit_code"] != 0.0 {
+	if m["execution_time"] != 1.5 || m["memory_used"] != 7.0 || m["success"] != false || m["verdict"] != "signaled" || m["exit_code"] != 137.0 ||
+		m["program_exit_code"] != nil {
 		t.Errorf("%v", m)
 	}
 	if s := m["signal"]; s != SignalName(9) {

@@ -128,6 +128,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		Metrics: summary, Limits: r.p.Limits, Isolation: r.isolation(task), Image: r.c.image(),
 		Notes: r.c.notes,
 	}
+	res.NameSignal(ctx)
 	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
 	if overCap {
 		res.Violations = append(res.Violations, r.c.spec.OverCap())
@@ -245,11 +246,13 @@ func (r *run) isCancelled() bool {
 func (r *run) neverStarted(ctx context.Context, startup time.Duration) *Result {
 	f := facts{cancelled: true, exit: Exit{Signal: int(syscall.SIGKILL)}}
 	full := f.nameCause(ctx)
-	return &Result{
+	res := &Result{
 		Verdict: judge(f), Exit: f.exit, Phase: r.p.Phase, Violations: full.violation(),
 		Metrics: monitor.Summarize(monitor.Sample{}, 0, startup), Limits: r.p.Limits,
 		Isolation: r.c.isolation(), Image: r.c.image(), Notes: r.c.notes,
 	}
+	res.NameSignal(ctx)
+	return res
 }
 
 // tell hands an event to the live reader and waits until the reader has taken it, until the run is ordered to end, or

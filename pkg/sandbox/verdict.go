@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Verdict says in one word how a run ended. The set is closed: verdictTable has a row for each.
@@ -12,17 +13,18 @@ type Verdict string
 
 // The verdicts.
 const (
-	VerdictInternalError Verdict = "internal_error" // in results that entry points make when sandbox-run itself failed
-	VerdictCancelled     Verdict = "cancelled"
-	VerdictTimeLimit     Verdict = "time_limit"
-	VerdictCPULimit      Verdict = "cpu_limit"
-	VerdictMemoryLimit   Verdict = "memory_limit"
-	VerdictDiskLimit     Verdict = "disk_limit"
-	VerdictOutputLimit   Verdict = "output_limit"
-	VerdictCompileError  Verdict = "compile_error"
-	VerdictSignaled      Verdict = "signaled"
-	VerdictNonzeroExit   Verdict = "nonzero_exit"
-	VerdictOK            Verdict = "ok"
+	VerdictInternalError  Verdict = "internal_error"  // in results that entry points make when sandbox-run itself failed
+	VerdictInvalidRequest Verdict = "invalid_request" // likewise, when the request is wrong
+	VerdictCancelled      Verdict = "cancelled"
+	VerdictTimeLimit      Verdict = "time_limit"
+	VerdictCPULimit       Verdict = "cpu_limit"
+	VerdictMemoryLimit    Verdict = "memory_limit"
+	VerdictDiskLimit      Verdict = "disk_limit"
+	VerdictOutputLimit    Verdict = "output_limit"
+	VerdictCompileError   Verdict = "compile_error"
+	VerdictSignaled       Verdict = "signaled"
+	VerdictNonzeroExit    Verdict = "nonzero_exit"
+	VerdictOK             Verdict = "ok"
 )
 
 // VerdictInfo is one row of the table of verdicts. Judgement, exit codes, summaries, the filter of the audit log and the labels of
@@ -77,6 +79,7 @@ func (f *facts) failed() bool { return f.exit != Exit{} }
 // failure; when the program succeeded all the same, the verdict is ok and the touch is left to violations.
 var verdictTable = []VerdictInfo{
 	{Verdict: VerdictInternalError, Code: 125},
+	{Verdict: VerdictInvalidRequest, Code: 2, Chosen: true},
 	{Verdict: VerdictCancelled, Code: 130, Chosen: true, Why: "cancelled", applies: func(f *facts) bool { return f.cancelled }},
 	{
 		Verdict: VerdictTimeLimit, Code: 124, Violation: "timeout", applies: func(f *facts) bool { return f.wallHit },
@@ -132,6 +135,35 @@ func judge(f facts) Verdict {
 type Exit struct {
 	Code   int
 	Signal int // 0 when it exited by itself
+}
+
+// OwnCode returns the exit code of a process that exited by itself; nil if a signal ended it.
+func (e Exit) OwnCode() *int {
+	if e.Signal != 0 {
+		return nil
+	}
+	return &e.Code
+}
+
+// SignalCause is the cause of a context that a signal to the command cancelled. The command then exits with 128 and the signal's number.
+type SignalCause syscall.Signal
+
+func (s SignalCause) Error() string {
+	names := map[syscall.Signal]string{
+		syscall.SIGINT: "Ctrl-C", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT",
+	}
+	return "cancelled by " + names[syscall.Signal(s)]
+}
+
+// ExitCode returns the exit code of the command.
+func (s SignalCause) ExitCode() int { return 128 + int(s) }
+
+// NameSignal sets the exit code of a cancelled run whose context was cancelled by a signal.
+func (r *Result) NameSignal(ctx context.Context) {
+	var signal SignalCause
+	if r.Verdict == VerdictCancelled && errors.As(context.Cause(ctx), &signal) {
+		r.Code = signal.ExitCode()
+	}
 }
 
 // CLICode is the exit code a command line reports for a run that ended with this verdict.

@@ -138,7 +138,7 @@ func (o *serveOptions) addLoadFlags(fs *pflag.FlagSet) {
 	cli.AddParsed(fs, &s.Concurrency, "concurrency", "", "`number` of concurrent runs of a key without its own limit (default no limit)",
 		cli.ReadCount)
 	cli.AddParsed(fs, &s.Rate, "rate", "", "`number` of runs per second of a key without its own limit (default no limit)", cli.ReadCores)
-	cli.AddParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not delay", cli.ReadCount)
+	cli.AddParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not delay (default --concurrency)", cli.ReadCount)
 }
 
 func (o *serveOptions) addWarmFlags(fs *pflag.FlagSet) {

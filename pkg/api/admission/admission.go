@@ -480,12 +480,21 @@ func (q *Queue) spend(t *tenant, a api.AdmissionRequest) {
 	}
 }
 
+// rate returns the rate limit of a key. Without a limit of its own, its burst is the number of runs that it may have at the same time, or
+// the runs of one second if that is more: a rate alone does not keep a key from its concurrency.
 func (q *Queue) rate(a api.AdmissionRequest) (rate float64, burst int) {
+	rate, burst = q.o.Rate, q.o.Burst
 	if a.Rate > 0 {
-		return a.Rate, max(a.Burst, 1)
+		rate, burst = a.Rate, a.Burst
 	}
-	return q.o.Rate, max(q.o.Burst, 1)
+	if burst == 0 {
+		burst = max(cmp.Or(a.Concurrency, q.o.Concurrency), int(min(rate, maxBurst)), 1)
+	}
+	return rate, burst
 }
+
+// maxBurst bounds a burst that is derived from a rate.
+const maxBurst = 1 << 20
 
 // checkPlaces refuses the place that a key has just taken if the key has too many, or if all keys have too many and no other key has more
 // than it. If another key has more, that key's newest run is refused instead. mu is held.

@@ -26,7 +26,8 @@ type Options struct {
 	Wait        time.Duration // longest wait; default 30 s
 	Overtake    int           // how often smaller runs may overtake one that does not fit; default 16
 
-	// Concurrency, Rate and Burst apply to keys without limits of their own; 0 means no limit. Burst is at least 1.
+	// Concurrency, Rate and Burst apply to keys without limits of their own; 0 means no limit. A Burst of 0 is
+	// Concurrency, or the runs of one second if that is more.
 	Concurrency int
 	Rate        float64
 	Burst       int

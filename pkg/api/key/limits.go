@@ -16,7 +16,7 @@ type Limits struct {
 	Max         sandbox.Limits // of one run; the server's ceilings hold as well
 	MaxCompile  sandbox.Limits // of a compilation
 	Rate        float64        // runs per second, on average
-	Burst       int            // runs that may exceed Rate at once; 0 is the runs of one second
+	Burst       int            // runs that may exceed Rate at once; 0 is Concurrency, or the runs of one second if that is more
 	Concurrency int            // runs at the same time
 }
 

@@ -37,7 +37,7 @@ func (l *logs) Finished(ctx context.Context, f *api.Finished) {
 	level := slog.LevelInfo
 	if r := f.Result; r != nil {
 		attrs = append(attrs,
-			slog.Int("exit_code", r.Exit.Code), seconds("start", r.Metrics.StartupTime.Duration()), seconds("wall", r.Metrics.WallTime.Duration()),
+			slog.Int("exit_code", r.ExitCode()), seconds("start", r.Metrics.StartupTime.Duration()), seconds("wall", r.Metrics.WallTime.Duration()),
 			seconds("cpu", r.Metrics.CPUTime.Duration()), slog.Uint64("memory", r.Metrics.MemoryPeak),
 			slog.String("backend", r.Isolation.Backend), slog.String("tier", string(r.Isolation.Tier)),
 		)

@@ -116,7 +116,7 @@ func (t *Traces) Finished(_ context.Context, f *api.Finished) {
 		return
 	}
 	root.SetAttributes(
-		attribute.Int("sandbox_run.exit_code", f.Result.Exit.Code), attribute.String("sandbox_run.backend", f.Result.Isolation.Backend),
+		attribute.Int("sandbox_run.exit_code", f.Result.ExitCode()), attribute.String("sandbox_run.backend", f.Result.Isolation.Backend),
 		attribute.String("sandbox_run.tier", string(f.Result.Isolation.Tier)),
 	)
 	clock := func(d time.Duration) time.Time { // no span ends after the run

@@ -44,12 +44,26 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return nil, err
 	}
+	exit := sandbox.Exit{Signal: SignalNumber(doc.Signal)}
+	own := doc.ProgramExitCode
+	if n := len(doc.Phases); own == nil && n > 0 {
+		own = doc.Phases[n-1].ProgramExitCode // of the process that failed before the program
+	}
+	switch {
+	case own != nil:
+		exit.Code = *own
+	case doc.Signal == "":
+		exit.Code = doc.ExitCode // from a server whose exit_code is the program's own
+	}
 	r := &executor.Result{
 		Language: doc.Language, Version: doc.Version, Phases: doc.Phases, Tables: doc.Tables,
 		Result: sandbox.Result{
-			Verdict: doc.Verdict, Exit: sandbox.Exit{Code: doc.ExitCode, Signal: SignalNumber(doc.Signal)}, Phase: doc.Phase, Metrics: doc.Metrics,
+			Verdict: doc.Verdict, Exit: exit, Phase: doc.Phase, Metrics: doc.Metrics,
 			Limits: doc.Limits, Isolation: doc.Isolation, Image: doc.Image, Violations: doc.Violations, Notes: doc.Notes,
 		},
+	}
+	if (own != nil || doc.Signal != "") && doc.ExitCode != r.ExitCode() {
+		r.Code = doc.ExitCode
 	}
 	var err error
 	if r.Stdout, err = output(doc.Stdout, doc.StdoutEncoding, doc.StdoutHeadBytes, doc.StdoutDropped, doc.StdoutFile); err != nil {

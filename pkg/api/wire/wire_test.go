@@ -212,6 +212,32 @@ func TestDecodeResult(t *testing.T) {
 	}
 }
 
+// Both exit codes of a result arrive as they were sent, whatever the program made of its end.
+func TestDecodeExitCodes(t *testing.T) {
+	for _, want := range []sandbox.Result{
+		{Verdict: sandbox.VerdictTimeLimit, Exit: sandbox.Exit{Code: 7}},
+		{Verdict: sandbox.VerdictTimeLimit, Exit: sandbox.Exit{Signal: 15}},
+		{Verdict: sandbox.VerdictCancelled, Exit: sandbox.Exit{Code: 7}, Code: 143},
+		{Verdict: sandbox.VerdictCancelled, Exit: sandbox.Exit{Signal: 9}, Code: 129},
+		{Verdict: sandbox.VerdictCompileError, Exit: sandbox.Exit{Code: 1}, Phase: "compile"},
+		{Verdict: sandbox.VerdictDiskLimit, Exit: sandbox.Exit{Code: 5}, Phase: "compile"},
+	} {
+		sent, err := json.Marshal(&executor.Result{Result: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := DecodeResult(sent)
+		if err != nil || got.Exit != want.Exit || got.Code != want.Code || got.ExitCode() != want.ExitCode() {
+			t.Errorf("%+v, %d became %+v, %d: %v", want.Exit, want.ExitCode(), got.Exit, got.ExitCode(), err)
+		}
+	}
+	// A server of an earlier version has no program_exit_code.
+	old, err := DecodeResult([]byte(`{"verdict":"time_limit","exit_code":7}`))
+	if err != nil || old.Exit.Code != 7 || old.ExitCode() != 124 {
+		t.Errorf("%+v, %v", old, err)
+	}
+}
+
 func TestDecodeEvent(t *testing.T) {
 	at := time.Now().Round(0)
 	for _, ev := range []sandbox.Event{
