@@ -17,7 +17,7 @@ type Source struct {
 	Classes []string // at the top
 	Mains   []string // those of them that have a main
 	Imports bool     // imports other classes
-	Compact bool     // has a main outside of a class
+	Compact bool     // has a main outside of a class, and as many closing braces as opening ones
 	Classic bool     // every main is public, static, and takes arguments
 }
 
@@ -42,11 +42,13 @@ func Scan(src string) Source {
 		class  string    // the current class at the top level
 		prev   [2]string // words, the last one second
 		words  = tokens{rest: src}
+		broken bool // a brace closes nothing
 	)
 	reset := func() { recent, public, static = nil, false, false }
 	for {
 		w := words.next()
 		if w == "" {
+			s.Compact = s.Compact && depth == 0 && !broken
 			return s
 		}
 		switch w {
@@ -63,6 +65,7 @@ func Scan(src string) Source {
 			}
 			depth++
 		case "}":
+			broken = broken || depth == 0
 			depth = max(depth-1, 0)
 			parens = 0
 			reset()
@@ -81,7 +84,7 @@ func Scan(src string) Source {
 			// void main(…) in a class at the top, or beside all classes.
 			if prev == [2]string{"void", "main"} && parens == 0 {
 				// One without arguments is of the kind that only newer machines take.
-				s.Classic = s.Classic && public && static && !words.closes()
+				s.Classic = s.Classic && public && static && words.peek() != ")"
 				switch {
 				case depth == 0:
 					s.Compact = true
@@ -122,7 +125,10 @@ func declaredClass(words []string) string {
 }
 
 // tokens splits a source into identifiers and single characters. It leaves out comments, and a literal is one character.
-type tokens struct{ rest string }
+type tokens struct {
+	rest string
+	last int // length of the last word in the source
+}
 
 // next returns the next word, or "" at the end.
 func (t *tokens) next() string {
@@ -138,9 +144,11 @@ func (t *tokens) next() string {
 			t.skip("*/", 2, false)
 		case strings.HasPrefix(s, `"""`):
 			t.skip(`"""`, 3, true)
+			t.last = len(s) - len(t.rest)
 			return `"`
 		case s[0] == '"' || s[0] == '\'':
 			t.skip(s[:1], 1, true)
+			t.last = len(s) - len(t.rest)
 			return `"`
 		default:
 			r, n := utf8.DecodeRuneInString(s)
@@ -151,16 +159,16 @@ func (t *tokens) next() string {
 				}
 				n = end
 			}
-			t.rest = s[n:]
+			t.rest, t.last = s[n:], n
 			return s[:n]
 		}
 	}
 }
 
-// closes reports whether the next word is a closing parenthesis.
-func (t *tokens) closes() bool {
+// peek returns the next word without moving past it.
+func (t *tokens) peek() string {
 	ahead := *t
-	return ahead.next() == ")"
+	return ahead.next()
 }
 
 func isLetter(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) }

@@ -56,7 +56,7 @@ func (e *Executor) available(ctx context.Context, l *Language) Availability {
 		a.Version, a.Path = t.Version, t.Path
 	}
 	// A plan reports what else the language needs. Errors of this piece of code do not matter.
-	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
+	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: sampleOf(l)})
 	switch {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		a.setMissing(err)
@@ -68,7 +68,7 @@ func (e *Executor) available(ctx context.Context, l *Language) Availability {
 
 // imageFor checks whether the language can run on its image instead, and how to get that image.
 func (e *Executor) imageFor(ctx context.Context, l *Language, a *Availability) {
-	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: "\n"})
+	plan, err := e.Plan(ctx, Request{Language: l.Name, Code: sampleOf(l)})
 	var none *NoImage
 	switch {
 	case err == nil && plan.Spec.Root.From.Reference != "":

@@ -3,7 +3,6 @@ package executor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -175,11 +174,39 @@ func double(n int) int { return 2 * n }
 			req: Request{Files: tree("a.go", "package a\nfunc Add(a, b int) int { return a + b }\n", "a_test.go",
 				"package a\nimport \"testing\"\nfunc TestAdd(t *testing.T) { if Add(1, 2) != 3 { t.Fatal() } }\nfunc TestBad(t *testing.T) {\n"+
 					"\tt.Error(\"as it is\")\n}\n")},
-			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"--- PASS: TestAdd", "--- FAIL: TestBad", "a_test.go:5: as it is"},
+			verdict: sandbox.VerdictNonzeroExit, code: 1,
+			has: []string{"--- FAIL: TestBad", "a_test.go:5: as it is", "FAIL\nexit status 1\nFAIL\tplay.ground\t0."}, hasNot: []string{"PASS"},
 		},
 		{
 			name: "test in one file", req: Request{Code: "package main\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Log(\"in x\") }\n"},
-			has: []string{"--- PASS: TestX", "main_test.go:5: in x"},
+			has: []string{"PASS\nok  \tcommand-line-arguments\t0."}, hasNot: []string{"in x"},
+		},
+		{
+			name: "verbose test", req: Request{Code: "package main\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Log(\"in x\") }\n",
+				Args: []string{"-v", "-count=2"}},
+			has: []string{"--- PASS: TestX", "main_test.go:5: in x", "=== RUN   TestX"},
+		},
+		{
+			name:    "test that panics",
+			req:     Request{Code: "package main\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { panic(\"no\") }\n"},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"panic: no", "exit status 2\nFAIL\tcommand-line-arguments\t0."},
+		},
+		{
+			name:    "vetted test",
+			req:     Request{Code: "package main\n\nimport \"testing\"\n\nfunc TestX(t *testing.T) { t.Logf(\"%d\", \"x\") }\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"main_test.go:5", "Logf format %d has arg \"x\" of wrong type string"},
+		},
+		{
+			name: "file of another package", req: Request{Code: "package lib\n\nfunc F() {}\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"package command-line-arguments is not a main package"},
+		},
+		{
+			name: "one of several packages fails", req: Request{Options: LanguageOptions{Test: true},
+				Files: tree("go.mod", "module example.org/m // m\n\ngo 1.21\n", "main.go", "package main\nfunc main() {}\n",
+					"a/a_test.go", "package a\nimport \"testing\"\nfunc TestA(t *testing.T) { t.Fatal(\"bad\") }\n",
+					"b/b_test.go", "package b\nimport \"testing\"\nfunc TestB(t *testing.T) {}\n")},
+			verdict: sandbox.VerdictNonzeroExit, code: 1,
+			has: []string{"?   \texample.org/m\t[no test files]\n", "FAIL\texample.org/m/a\t0.", "ok  \texample.org/m/b\t0.", "s\nFAIL\n"},
 		},
 		{
 			name: "tests of several packages", req: Request{Options: LanguageOptions{Test: true},
@@ -187,7 +214,7 @@ func double(n int) int { return 2 * n }
 					"a/a_test.go", "package a\nimport \"testing\"\nfunc TestA(t *testing.T) {}\n", "b/b_test.go",
 					"package b\nimport \"testing\"\nimport \"os\"\n"+
 						"func TestB(t *testing.T) { if _, err := os.Stat(\"testdata\"); err != nil { t.Fatal(err) } }\n",
-					"b/testdata/x", "")}, has: []string{"--- PASS: TestA", "--- PASS: TestB"},
+					"b/testdata/x", "")}, has: []string{"?   \tm\t[no test files]\n", "ok  \tm/a\t0.", "ok  \tm/b\t0."}, hasNot: []string{"FAIL"},
 		},
 		{
 			name: "files", req: Request{
@@ -369,9 +396,9 @@ func TestJavaWithoutAClass(t *testing.T) {
 				expectOn(t, New(e.manager, opts), req, want{stdout: "compact\n"})
 				return
 			}
-			if _, err := New(e.manager, opts).Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) ||
-				!strings.Contains(err.Error(), "JDK 21") {
-				t.Errorf("%d: %v", major, err)
+			r := expectOn(t, New(e.manager, opts), req, want{verdict: sandbox.VerdictCompileError, exit: 1})
+			if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, "JDK 21") }) {
+				t.Errorf("%d: %q", major, r.Notes)
 			}
 		})
 	}
@@ -441,6 +468,23 @@ fn main() {
 			name: "test", req: Request{Code: "#[test]\nfn good() {}\n#[test]\nfn bad() { assert_eq!(1, 2); }\nfn main() {}\n",
 				Options: LanguageOptions{Test: true}},
 			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"test good ... ok", "test bad ... FAILED", "main.rs:4:12"},
+		},
+		{
+			name: "snippet",
+			req: Request{Code: "#![allow(unused)]\nuse std::collections::HashMap;\nfn twice(x: i32) -> i32 { 2 * x }\n" +
+				"struct P<'a> { name: &'a str }\nlet mut m = HashMap::new();\nm.insert('\\'', twice(21));\n" +
+				"println!(\"{:?} {}\", m, P { name: r#\"fn main() {\"# }.name);\n// the end"},
+			out: "{'\\'': 42} fn main() {\n",
+		},
+		{name: "error in a snippet", req: Request{Code: "let x = 1;\nlet y: i32 = \"a\";\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"error[E0308]", "main.rs:2:14"}},
+		{name: "library", req: Request{Code: "pub fn f() {}\n"}, verdict: sandbox.VerdictCompileError, code: 1, has: []string{"E0601"}},
+		{
+			name: "cargo, tests and documentation", req: Request{Options: LanguageOptions{Test: true}, Files: tree("Cargo.toml", cargo,
+				"src/lib.rs", "/// ```\n/// assert_eq!(my_tool::two(), 3);\n/// ```\npub fn two() -> i32 { 2 }\n#[test]\nfn unit() {}\n",
+				"tests/whole.rs", "#[test]\nfn whole() {}\n")},
+			verdict: sandbox.VerdictNonzeroExit, code: 101, has: []string{"Running unittests src/lib.rs", "test unit ... ok",
+				"Running tests/whole.rs", "test whole ... ok", "Doc-tests my_tool", "src/lib.rs - two (line 1) ... FAILED"},
 		},
 		{name: "cargo",
 			req: Request{Files: tree("Cargo.toml", cargo, "src/main.rs",

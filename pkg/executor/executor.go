@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -91,6 +92,9 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 			j.Image.Close()
 		}
 	}()
+	if err := j.checkBlank(); err != nil {
+		return nil, nil, err
+	}
 	if err := e.chooseRoot(ctx, j); err != nil {
 		return nil, nil, err
 	}
@@ -169,8 +173,33 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	}
 	// Setup scripts can not be the entry.
 	candidates := slices.DeleteFunc(slices.Clone(j.Files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
-	j.Entry, err = findEntry(j.Language, candidates, req.Entry)
+	j.Entry, err = findEntry(j.Language, candidates, req.Entry, req.Options.Test)
 	return j, err
+}
+
+// checkBlank refuses a program without a character of code, as the command line does for a file and for standard input. An entry that is a
+// directory is blank if all its files of the language are.
+func (j *job) checkBlank() error {
+	blank, some := "", false
+	for _, f := range j.Files {
+		if f.Path != j.Entry && (language.Find(j.Files, j.Entry) != nil || !j.Language.Owns(f.Path)) {
+			continue
+		}
+		text, err := f.Content()
+		if err != nil {
+			return err
+		}
+		some = some || len(bytes.TrimSpace(text)) > 0
+		blank = cmp.Or(blank, f.Path)
+	}
+	if some || blank == "" {
+		return nil
+	}
+	op := "code"
+	if j.req.Code == "" {
+		op = "read " + blank
+	}
+	return &sandbox.Error{Op: op, Kind: sandbox.ErrInvalid, Err: errors.New("it is empty: there is no code to run"), Hint: "give code or files"}
 }
 
 // Execute runs a program to its end and returns the result. The error reports an invalid request or a failure of the sandbox. A

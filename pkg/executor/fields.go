@@ -105,8 +105,11 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc: "rust: year of the edition."},
 		{
 			Name: "test", Value: &o.Test, Group: GroupLanguages,
-			Usage: "go, rust: run the tests, even if there is a main", Doc: "go, rust: run the tests, even if there is a main.",
+			Usage: "go, rust, python, javascript, java: run the tests, even if there is a main",
+			Doc:   "go, rust, python, javascript, java: run the tests, even if there is a main.",
 		},
+		{Name: "enable_assertions", Value: &o.EnableAssertions, Group: GroupLanguages, Usage: "java: execute assert statements",
+			Doc: "java: execute assert statements."},
 		{Name: "setup", Value: &o.Setup, Group: GroupLanguages, Doc: "sql, postgres: which of files and in to run first."},
 	}
 }

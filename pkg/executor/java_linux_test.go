@@ -1,11 +1,21 @@
 package executor
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
+
+// fullHeap is a snippet that fills the heap and goes on.
+const fullHeap = `try {
+  var all = new ArrayList<byte[]>();
+  while (true) all.add(new byte[1 << 20]);
+} catch (OutOfMemoryError e) {
+  System.out.println("caught " + e.getMessage());
+}
+`
 
 func TestJava(t *testing.T) {
 	runPrograms(t, "java", []program{
@@ -41,6 +51,40 @@ class Main {
 		},
 		{name: "syntax error", req: Request{Code: "public class Main {\n  public static void main(String[] a) {\n"},
 			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:2: error: reached end of file"}},
+		{name: "surplus brace",
+			req:     Request{Code: "public class Main {\n  void f() {}\n}\n  public static void main(String[] a) { }\n}\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:4: error: class, interface, enum, or record expected"}},
+		{
+			name: "snippet", req: Request{Code: "import java.util.stream.IntStream;\nint base = 3;\nvar names = List.of(\"a\", \"b\");\n" +
+				"for (var n : names) {\n  System.out.println(n + twice(base));\n}\nint twice(int n) throws RuntimeException {\n" +
+				"  return base + n;\n}\nrecord P(int x) {}\nSystem.out.println(new P(IntStream.of(1, 2).sum())); // the end"},
+			out: "a6\nb6\nP[x=3]\n",
+		},
+		{name: "error in a snippet", req: Request{Code: "int x = 1;\n\nint y = \"a\";\n"},
+			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"Main.java:3: error: incompatible types"}},
+		{name: "trace of a snippet", req: Request{Code: "int[] x = {1, 2};\n\nSystem.out.println(x[2]);\n"},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"at Main.main(Main.java:3)"}},
+		{
+			name: "full heap, caught", out: "caught Java heap space\ncaught Requested array size exceeds VM limit\n",
+			req: Request{Limits: sandbox.Limits{Memory: 128 * sandbox.MiB}, Code: fullHeap + `
+try { int[] x = new int[Integer.MAX_VALUE]; } catch (OutOfMemoryError e) { System.out.println("caught " + e.getMessage()); }`},
+		},
+		{
+			name: "full heap, caught before a failure", out: "caught Java heap space\n", verdict: sandbox.VerdictNonzeroExit, code: 1,
+			req: Request{Limits: sandbox.Limits{Memory: 128 * sandbox.MiB}, Code: fullHeap + "throw new Exception();"},
+		},
+		{
+			name: "full heap as a cause", verdict: sandbox.VerdictMemoryLimit, has: []string{"Caused by: java.lang.OutOfMemoryError: Java heap space"},
+			req: Request{Limits: sandbox.Limits{Memory: 128 * sandbox.MiB}, Code: "var all = new ArrayList<byte[]>();\n" +
+				"try { while (true) all.add(new byte[1 << 20]); } catch (OutOfMemoryError e) { all = null; throw new RuntimeException(e); }"},
+		},
+		{
+			name: "array that is too long", verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"Requested array size exceeds VM limit"},
+			req: Request{Code: "int[] x = new int[Integer.MAX_VALUE];"},
+		},
+		{name: "assertions", req: Request{Code: "assert 1 > 2 : \"no\";", Options: LanguageOptions{EnableAssertions: true}},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"AssertionError: no"}},
+		{name: "no assertions", req: Request{Code: "assert 1 > 2 : \"no\";"}},
 		{
 			name: "modern", req: Request{Code: `import java.util.List;
 sealed interface Shape permits Circle, Square {}
@@ -142,5 +186,41 @@ public class Main {
 		},
 		{name: "too long", req: Request{Code: "public class Main { public static void main(String[] a) { while (true) {} } }\n",
 			Limits: sandbox.Limits{Wall: 2 * time.Second}}, verdict: sandbox.VerdictTimeLimit, code: 143},
+	})
+}
+
+// TestJavaTests runs a project with the JUnit of Debian's packages junit4 and junit5.
+func TestJavaTests(t *testing.T) {
+	read := func(names ...string) (files []File) {
+		for _, n := range names {
+			data, err := os.ReadFile("/usr/share/java/" + n)
+			if err != nil {
+				t.Skipf("needs the packages junit4 and junit5: %v", err)
+			}
+			files = append(files, File{Path: "lib/" + n, Data: data})
+		}
+		return files
+	}
+	five := read("junit-platform-console.jar", "junit-platform-reporting.jar", "junit-platform-launcher.jar", "junit-platform-engine.jar",
+		"junit-platform-commons.jar", "junit-jupiter-api.jar", "junit-jupiter-engine.jar", "opentest4j.jar", "apiguardian-api.jar", "picocli.jar",
+		"opentest4j-reporting-events.jar", "opentest4j-reporting-schema.jar")
+	four := read("junit4.jar", "hamcrest.jar")
+	project := func(jars []File, api, assert string) []File {
+		return append(tree("src/main/java/shop/Price.java", "package shop; public class Price { static int of(int n) { return n * 21; } }",
+			"src/test/java/shop/PriceTest.java", "package shop;\nimport "+api+".*;\npublic class PriceTest {\n  @Test public void good() { "+assert+
+				".assertEquals(42, Price.of(2)); }\n}\n",
+			"src/test/java/shop/BadTest.java", "package shop;\nimport "+api+".*;\npublic class BadTest {\n  @Test public void bad() { "+assert+
+				".assertEquals(1, Price.of(2)); }\n}\n"), jars...)
+	}
+	test := LanguageOptions{Test: true}
+	runPrograms(t, "java", []program{
+		{name: "junit 5", req: Request{Options: test, Files: project(five, "org.junit.jupiter.api", "Assertions")},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"1 tests successful", "1 tests failed", "BadTest.java:4"}},
+		{name: "junit 5, one class", req: Request{Options: test, Entry: "shop.PriceTest",
+			Files: project(five, "org.junit.jupiter.api", "Assertions")}, has: []string{"1 tests successful", "0 tests failed"}},
+		{name: "junit 4", req: Request{Options: test, Files: project(four, "org.junit", "Assert")},
+			verdict: sandbox.VerdictNonzeroExit, code: 1, has: []string{"Tests run: 2,  Failures: 1", "BadTest.java:4"}},
+		{name: "junit 4, one class", req: Request{Options: test, Entry: "PriceTest", Files: project(four, "org.junit", "Assert")},
+			has: []string{"OK (1 test)"}},
 	})
 }

@@ -214,12 +214,13 @@ func (e *Executor) byShebang(f *File) *Language {
 	return nil
 }
 
-// findEntry returns the file of a tree that starts the program.
-func findEntry(l *Language, files []File, asked string) (string, error) {
+// findEntry returns the file of a tree that starts the program. Tests need none, and may be those of a directory.
+func findEntry(l *Language, files []File, asked string, test bool) (string, error) {
+	directory := l.Directory || test
 	if asked != "" {
 		asked = path.Clean(asked)
 		isFile, isDir := language.Find(files, asked) != nil, language.HasDirectory(files, asked)
-		if isFile || l.Directory && isDir || l.Index(files, asked) != "" || l.NamedEntry {
+		if isFile || directory && isDir || l.Index(files, asked) != "" || l.NamedEntry {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
@@ -238,7 +239,7 @@ func findEntry(l *Language, files []File, asked string) (string, error) {
 	if len(files) == 1 {
 		return files[0].Path, nil
 	}
-	if l.Directory {
+	if directory {
 		return ".", nil
 	}
 	if l.FindEntry != nil {

@@ -54,7 +54,11 @@ type job struct {
 // completeLimits sets the limits that a request leaves open, of its run and of compilations: the language's defaults, then the
 // sandbox's, at most what the machine has and the request's ceilings allow. The notes report lowered limits.
 func completeLimits(req *Request, lang *Language, m sandbox.Machine) (run, compile sandbox.Limits, notes []string) {
-	run, notes = req.Limits.OrDefaults(lang.Limits.Or(sandbox.DefaultLimits()), m)
+	defaults := lang.Limits
+	if req.Options.Test {
+		defaults = lang.Test.Or(defaults)
+	}
+	run, notes = req.Limits.OrDefaults(defaults.Or(sandbox.DefaultLimits()), m)
 	compile, _ = req.CompileLimits.OrDefaults(lang.Compile.Or(sandbox.DefaultCompileLimits()), m)
 	if req.Lower != nil {
 		notes = append(notes, req.Lower(&run, &compile)...)

@@ -57,8 +57,11 @@ func (e *Executor) PrestartSpecs(ctx context.Context, languages ...string) (spec
 	return specs, nil
 }
 
+// sampleOf returns a program of a language, for a plan that shows what ordinary programs need.
+func sampleOf(l *Language) string { return cmp.Or(l.Sample, "0\n") }
+
 func (e *Executor) prestartOf(ctx context.Context, l *Language) (*sandbox.Spec, error) {
-	req := Request{Language: l.Name, Code: cmp.Or(l.Sample, "\n")}
+	req := Request{Language: l.Name, Code: sampleOf(l)}
 	plan, release, err := e.plan(ctx, &req)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Every run is in the log, with what it was and what became of it; what is wrong with a request is no run.
@@ -59,7 +60,7 @@ func TestRecord(t *testing.T) {
 	if second.Run == "run-1" || second.Who.Key != "" {
 		t.Errorf("%s", second.Line())
 	}
-	if second.Error == "" || second.Verdict != "" || second.Policy.Require != "microvm" {
+	if second.Error == "" || second.Verdict != sandbox.VerdictInternalError || second.ExitCode != 126 || second.Policy.Require != "microvm" {
 		t.Errorf("%s", second.Line())
 	}
 }

@@ -29,7 +29,7 @@ const full = `{"language":"python","code":"x","name":"n.py","entry":"e","args":[
 "in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
 "scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"labels":{"l":"m"},
 "no_cache":true,"commands":["ls"],"forbid_imports":["os"],
-"release":true,"edition":"2021","test":true,"setup":["s.sql"],"tty":{"rows":24,"cols":80},"volumes":["/a:/b:rw"],"image":"im"}`
+"release":true,"edition":"2021","test":true,"enable_assertions":true,"setup":["s.sql"],"tty":{"rows":24,"cols":80},"volumes":["/a:/b:rw"],"image":"im"}`
 
 func TestRequest(t *testing.T) {
 	run, err := Decode([]byte(full))
@@ -61,7 +61,7 @@ func TestRequest(t *testing.T) {
 			Labels: map[string]string{"l": "m"},
 		},
 		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true,
-			Setup: []string{"s.sql"}},
+			EnableAssertions: true, Setup: []string{"s.sql"}},
 		Inputs:  []executor.File{{Path: "i", Mode: 0o755, Data: []byte{0xff}}},
 		Outputs: sandbox.Selection{Patterns: []string{"*.png"}},
 		TTY:     &sandbox.TTY{Rows: 24, Cols: 80},

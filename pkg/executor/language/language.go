@@ -48,7 +48,7 @@ type Language struct {
 	Directory bool
 	// NamedEntry means that the entry may also be a name of the language, such as a class.
 	NamedEntry bool
-	// Sample is a small program whose plan shows what ordinary programs need; empty: an empty line.
+	// Sample is a small program whose plan shows what ordinary programs need; empty: the number 0.
 	Sample string
 	// Toolchain finds the programs of the language; nil for a language that needs none.
 	Toolchain *toolchain.Description
@@ -60,6 +60,8 @@ type Language struct {
 	Options []string
 	// Limits and Compile are the defaults that differ from the common ones.
 	Limits, Compile sandbox.Limits
+	// Test are the defaults of a run with Options.Test that differ from Limits.
+	Test sandbox.Limits
 	// Working is the memory that compiling an ordinary program takes, rounded up; 0 without a compiler. See Executor.Weight.
 	Working sandbox.Size
 
@@ -95,10 +97,11 @@ func (l *Language) Index(files []File, dir string) string { return FirstFile(fil
 
 // Options are settings of some languages. A language refuses an option that it does not have.
 type Options struct {
-	Commands      []string // shell: the only programs in the sandbox
-	ForbidImports []string // python: refuse a program whose syntax tree imports these
-	Release       bool     // rust: optimise
-	Edition       string   // rust
-	Test          bool     // go, rust: run the tests even if there is a main
-	Setup         []string // sql, postgres: files to run first
+	Commands         []string // shell: the only programs in the sandbox
+	ForbidImports    []string // python: refuse a program whose syntax tree imports these
+	Release          bool     // rust: optimise
+	Edition          string   // rust
+	Test             bool     // go, rust, python, javascript, java: run the tests even if there is a main
+	EnableAssertions bool     // java: execute assert statements
+	Setup            []string // sql, postgres: files to run first
 }

@@ -92,40 +92,49 @@ func plan(j *language.Job) error {
 	// Without this, each go command in a fresh home starts a second one that searches for reports to upload.
 	j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")})
 
-	build := func(verb []string, binary, target string) {
+	build := func(verb []string, binary string, targets ...string) {
 		args := slices.Concat([]string{j.Tool.Path}, verb, goFlags(j.Tool.Version), []string{goLinkFlags})
 		if p.vendored {
 			args = append(args, "-mod=vendor")
 		}
-		args = append(args, "-o", binary, target)
-		c := j.AddCompile([]string{binary}, args...)
+		var products []string
+		if binary != "" {
+			args = append(args, "-o", binary)
+		}
+		if strings.HasPrefix(binary, language.BuildDir) {
+			products = []string{binary}
+		}
+		c := j.AddCompile(products, append(args, targets...)...)
 		c.Process.Env = env
 		c.Process.Workdir = j.Inside(p.root)
 		if warm != "" {
 			c.RunAgain(missesIndex, "GODEBUG", "goindex=0")
 			if p.direct && j.Image == nil {
-				c.Process.Args = directly(binary, target, args)
+				c.Process.Args = directly(binary, targets[0], c.Process.Args)
 			}
 		}
 	}
 	var run *language.Phase
-	switch len(p.tests) {
-	case 0:
+	switch {
+	case p.library:
+		build([]string{"run"}, "", p.target) // the go command reports that this is no program
+		run = j.AddRun(goBinary)
+	case len(p.tests) == 0:
 		build([]string{"build"}, goBinary, p.target)
 		run = j.AddRun(goBinary)
-	case 1:
-		build([]string{"test", "-c", "-vet=off"}, goBinary+".test", p.tests[0].target)
-		run = j.AddRun(goBinary+".test", "-test.paniconexit0", "-test.v")
-		run.Process.Workdir = j.Inside(p.tests[0].dir)
 	default:
-		// As go test does, each in its own directory, and all of them even if one fails.
-		script := "code=0\n"
 		for i, t := range p.tests {
-			binary := language.BuildDir + "/" + strconv.Itoa(i) + ".test"
-			build([]string{"test", "-c", "-vet=off"}, binary, t.target)
-			script += "(cd " + quoteShell(j.Inside(t.dir)) + " && exec " + binary + " -test.paniconexit0 -test.v \"$@\") || code=1\n"
+			build([]string{"test", "-c"}, testBinary(i), t.target)
 		}
-		run = j.AddRun("/bin/sh", "-c", script+"exit $code", "test")
+		if len(p.untested) > 0 {
+			var targets []string
+			for _, t := range p.untested {
+				targets = append(targets, t.target)
+			}
+			build([]string{"build"}, "/dev/null", targets...)
+		}
+		run = j.AddRun()
+		run.Process.Args = append([]string{"/bin/sh", "-c", testScript(j, p), "test"}, testArgs(j.Request.Args)...)
 	}
 	if _, own := j.Request.Env["GOMEMLIMIT"]; !own {
 		// The collector works harder before the kernel ends the program.
@@ -135,10 +144,14 @@ func plan(j *language.Job) error {
 	return nil
 }
 
-// isOutOfMemory recognises that the kernel refused memory to the runtime. The message depends on the address of the heap.
+// isOutOfMemory recognises that the kernel refused memory to the runtime. The message depends on the address of the heap. Tests print it
+// to standard output and exit with 1 (tests.go).
 func isOutOfMemory(r *sandbox.Result) bool {
 	said := r.Stderr.Edges(sandbox.OutputMemory)
-	return r.Exit.Code == 2 && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) ||
+	if r.Exit.Code == 1 {
+		said = r.Stdout.Edges(sandbox.OutputMemory)
+	}
+	return (r.Exit.Code == 1 || r.Exit.Code == 2) && (bytes.Contains(said, []byte("fatal error: runtime: out of memory")) ||
 		bytes.Contains(said, []byte("fatal error: out of memory")))
 }
 

@@ -21,13 +21,16 @@ import (
 type goProgram struct {
 	root     string   // directory of its module, relative
 	target   string   // package to build, relative to root
+	library  bool     // target is one file of a package that is no program
 	tests    []goTest // instead of target
+	untested []goTest // packages beside them without tests
 	vendored bool
 	imports  []string // of all its files
 	direct   bool     // the compiler and the linker can run without the go command
 }
 
-type goTest struct{ dir, target string }
+// goTest is a package with its import path.
+type goTest struct{ dir, target, name string }
 
 // goFile describes a file before its compilation.
 type goFile struct {
@@ -81,21 +84,19 @@ func readGo(j *language.Job) (*goProgram, error) {
 	if len(files) == 1 && language.Find(j.Files, "go.mod") == nil && language.Find(j.Files, "go.work") == nil {
 		// One file needs no module.
 		p.target = "./" + files[0].path
-		if f := files[0]; f.pkg != "" && f.pkg != "main" && !f.test && !j.Request.Options.Test {
-			return nil, sandbox.Errorf(sandbox.ErrInvalid, "code", "package main, with a func main",
-				"%s is package %s, which nothing can start", path.Base(f.path), f.pkg)
-		}
-		if files[0].test || j.Request.Options.Test {
-			if !files[0].test {
+		f := files[0]
+		p.library = f.pkg != "" && f.pkg != "main" && !f.test && !j.Request.Options.Test
+		if f.test || j.Request.Options.Test {
+			if !f.test {
 				return nil, errNoTests(".")
 			}
-			p.tests = []goTest{{dir: path.Dir(files[0].path), target: p.target}}
+			p.tests = []goTest{{dir: path.Dir(f.path), target: p.target, name: "command-line-arguments"}}
 		}
-		src, err := language.Find(j.Files, files[0].path).Content()
+		src, err := language.Find(j.Files, f.path).Content()
 		if err != nil {
 			return nil, err
 		}
-		p.direct = len(p.tests) == 0 && files[0].pkg == "main" && isDirect(files[0].path, src, j.Request.Env)
+		p.direct = len(p.tests) == 0 && f.pkg == "main" && isDirect(f.path, src, j.Request.Env)
 		return p, nil
 	}
 	return p, p.choose(j, files)
@@ -117,7 +118,10 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 		switch {
 		case f.test:
 			d.tests = true
-		case f.pkg == "main" && !f.ignored:
+		case f.ignored:
+		case f.pkg != "main":
+			d.library = true
+		default:
 			d.main = true
 			if f.funcMain && !f.guarded {
 				d.mains = append(d.mains, f.path)
@@ -138,7 +142,7 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 			tested = append(tested, d)
 		}
 	}
-	has := dirs[dir]
+	has, below := dirs[dir], dir
 	switch {
 	case j.Request.Options.Test || strings.HasSuffix(entryFile, "_test.go"):
 		if len(tested) == 0 {
@@ -168,9 +172,15 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 		}
 	}
 	p.vendored = language.Find(j.Files, path.Join(p.root, "vendor/modules.txt")) != nil
-	for _, d := range tested {
-		if language.IsBelow(d, p.root) {
-			p.tests = append(p.tests, goTest{dir: d, target: relativeTo(p.root, d)})
+	module := modulePath(j.Files, p.root)
+	for _, d := range slices.Sorted(maps.Keys(dirs)) {
+		t := goTest{dir: d, target: relativeTo(p.root, d), name: path.Join(module, relativeTo(p.root, d))}
+		switch {
+		case len(tested) == 0, moduleOf(j.Files, d) != moduleOf(j.Files, dir):
+		case slices.Contains(tested, d):
+			p.tests = append(p.tests, t)
+		case (dirs[d].main || dirs[d].library) && (!asked || d == below || strings.HasPrefix(d, below+"/")):
+			p.untested = append(p.untested, t)
 		}
 	}
 	p.target = relativeTo(p.root, dir)
@@ -188,9 +198,10 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 
 // goDir is a directory that holds Go files.
 type goDir struct {
-	main  bool // a package main
-	tests bool
-	mains []string // files with a func main
+	main    bool // a package main
+	library bool // another package
+	tests   bool
+	mains   []string // files with a func main
 }
 
 func errNoTests(dir string) error {
@@ -224,6 +235,25 @@ func moduleOf(files []language.File, dir string) string {
 			return ""
 		}
 	}
+}
+
+// modulePath returns the path of the module in a directory; "" without one.
+func modulePath(files []language.File, dir string) string {
+	f := language.Find(files, path.Join(dir, "go.mod"))
+	if f == nil {
+		return ""
+	}
+	text, err := f.Content()
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "//")
+		if words := strings.Fields(line); len(words) == 2 && words[0] == "module" {
+			return strings.Trim(words[1], "\"`")
+		}
+	}
+	return ""
 }
 
 // relativeTo returns a path in the form of the go command: ./cmd/hello.

@@ -20,7 +20,7 @@ var Language = language.Language{
 	Extensions: []string{".java"}, Projects: []string{"pom.xml", "build.gradle", "build.gradle.kts"},
 	Source: "Main.java", Mains: []string{"Main.java"}, Directory: true, NamedEntry: true,
 	Sample:    "public class Main { public static void main(String[] args) {} }\n",
-	Toolchain: &description, Image: "sandbox-run/java",
+	Toolchain: &description, Image: "sandbox-run/java", Options: []string{"enable-assertions", "test"},
 	Limits:  sandbox.Limits{Processes: 256}, // the virtual machine has some twenty threads
 	Working: 256 * sandbox.MiB,              // 50 MiB were measured for a small program
 	Plan:    plan,
@@ -62,14 +62,17 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
-	start, err := javaMain(j, sources)
+	var start []string // the class and its first arguments
+	if j.Request.Options.Test {
+		start, err = testStart(j, sources)
+	} else {
+		start = []string{""}
+		start[0], err = javaMain(j, sources)
+	}
 	if err != nil {
 		return err
 	}
-	preview, err := previewFlags(j, sources)
-	if err != nil {
-		return err
-	}
+	preview := previewFlags(j, sources)
 	class := []string{classDir, j.Dir} // other files of the program stay in its directory
 	for _, f := range j.Files {
 		if path.Ext(f.Path) == ".jar" {
@@ -107,25 +110,47 @@ func plan(j *language.Job) error {
 	args = append([]string{j.Tool.Path}, startupFlags()...)
 	args = append(args,
 		heapFlag(javaHeap(j.Memory())), "-XX:ReservedCodeCacheSize=64m",
-		"-XX:+ExitOnOutOfMemoryError", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
+		"-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
 	)
 	if len(preview) > 0 {
 		args = append(args, "--enable-preview")
 	}
-	run := j.AddRun(append(args, "-cp", classPath, start)...)
-	run.Process.Env = maps.Clone(j.Tool.Env)
-	run.OutOfMemory = func(r *sandbox.Result) bool {
-		const sign = "Terminating due to java.lang.OutOfMemoryError"
-		said := bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), []byte(sign)) ||
-			bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte(sign))
-		threads := []byte("unable to create native thread")
-		return r.Exit.Code == javaOutOfMemory && said && !bytes.Contains(r.Stdout.Edges(sandbox.OutputMemory), threads) &&
-			!bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), threads)
+	if j.Request.Options.EnableAssertions {
+		args = append(args, "-ea")
 	}
-	if j.HostWarmDir() != "" && j.MayPrestart() {
+	run := j.AddRun(slices.Concat(args, []string{"-cp", classPath}, start)...)
+	run.Process.Env = maps.Clone(j.Tool.Env)
+	run.OutOfMemory = isOutOfMemory
+	if j.HostWarmDir() != "" && j.MayPrestart() && !j.Request.Options.Test {
 		prestart(j, sources, classPath)
 	}
 	return nil
+}
+
+// isOutOfMemory recognises that an error of a full heap, which the program did not catch, ended the main thread. The virtual machine then
+// prints the trace, or one line if the heap has no room for a trace. Other errors of this class have other causes: threads, or an array
+// of more elements than arrays can have.
+func isOutOfMemory(r *sandbox.Result) bool {
+	const failed = "java.lang.OutOfMemoryError"
+	if r.Exit.Code != 1 {
+		return false
+	}
+	said := string(r.Stderr.Edges(sandbox.OutputMemory))
+	if strings.Contains(said, "Exception: "+failed+" thrown from the UncaughtExceptionHandler in thread \"main\"") {
+		return true
+	}
+	const uncaught = `Exception in thread "main" `
+	i := strings.LastIndex(said, uncaught)
+	if i < 0 {
+		return false
+	}
+	for line := range strings.Lines(said[i+len(uncaught):]) {
+		if cause, ok := strings.CutPrefix(strings.TrimPrefix(line, "Caused by: "), failed+": "); ok {
+			return strings.HasPrefix(cause, "Java heap space") || strings.HasPrefix(cause, "GC overhead limit exceeded") ||
+				strings.Contains(cause, "direct buffer memory") || strings.HasPrefix(cause, "Direct buffer memory")
+		}
+	}
+	return false
 }
 
 // javaHeap returns the part of the memory for the heap. The rest is for classes, compiled code, threads and the virtual machine
@@ -144,21 +169,22 @@ func javaArgFile(names []string) []byte {
 	return b.Bytes()
 }
 
-// previewFlags returns the flags for a file with a main outside of a class: from JDK 25 none, from JDK 21 those of a preview.
-func previewFlags(j *language.Job, sources []javaSource) ([]string, error) {
+// previewFlags returns the flags for a file with a main outside of a class: from JDK 25 none, from JDK 21 those of a preview. javac of an
+// older JDK reports an error of the program.
+func previewFlags(j *language.Job, sources []javaSource) []string {
 	if !slices.ContainsFunc(sources, func(s javaSource) bool { return s.Compact }) {
-		return nil, nil
+		return nil
 	}
 	major, _, _ := strings.Cut(j.Tool.Version, ".")
 	n, err := strconv.Atoi(major)
 	switch {
 	case err != nil || n >= 25:
-		return nil, nil
+		return nil
 	case n >= 21:
-		return []string{"--enable-preview", "--release", major}, nil
+		return []string{"--enable-preview", "--release", major}
 	}
-	return nil, sandbox.Errorf(sandbox.ErrInvalid, "java", "public class Main { … }",
-		"there is no class around main, which needs JDK 21 or later; this is %s", j.Tool.Version)
+	j.Plan.Notes = append(j.Plan.Notes, "a main outside of a class needs JDK 21 or later; this is "+j.Tool.Version)
+	return nil
 }
 
 // javaSource is a file of a program.
@@ -166,6 +192,7 @@ type javaSource struct {
 	javasource.Source
 	path, given string // given is its path before it was renamed
 	gives       bool   // mentions an API that shows how its machine started
+	tests       bool   // has tests of JUnit 4
 }
 
 // readJava reads the sources, and gives each file the name that its public class demands.
@@ -174,12 +201,18 @@ func readJava(j *language.Job) ([]javaSource, error) {
 	single := len(j.Files) == 1
 	for i := range j.Files {
 		f := &j.Files[i]
-		if path.Ext(f.Path) != ".java" && !single || isJavaTest(f.Path) && !single {
+		if path.Ext(f.Path) != ".java" && !single || isJavaTest(f.Path) && !single && !j.Request.Options.Test {
 			continue
 		}
 		text, err := f.Content()
 		if err != nil {
 			return nil, err
+		}
+		if single && !j.Request.Options.Test {
+			if wrapped, ok := wrapSnippet(f.Path, string(text)); ok {
+				text = []byte(wrapped)
+				f.Open, f.Data = nil, text
+			}
 		}
 		s, given := javaSource{Source: javasource.Scan(string(text))}, f.Path
 		name := s.Public
@@ -198,6 +231,7 @@ func readJava(j *language.Job) ([]javaSource, error) {
 			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
 		}
 		s.path, s.given, s.gives = f.Path, given, givesAway(text)
+		s.tests = bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))
 		if s.Compact {
 			s.Mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
 		}

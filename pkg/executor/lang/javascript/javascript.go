@@ -24,7 +24,7 @@ var Language = language.Language{
 		"app.js", "app.mjs", "app.cjs", "server.js", "server.mjs", "server.cjs",
 		"src/index.js", "src/index.mjs", "src/index.cjs", "src/main.js", "src/main.mjs", "src/main.cjs",
 	},
-	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry,
+	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry, Options: []string{"test"},
 	Plan: plan,
 }
 
@@ -70,6 +70,9 @@ func readPackage(files []language.File, name string) (p nodePackage) {
 }
 
 func plan(j *language.Job) error {
+	if j.Request.Options.Test {
+		return addTests(j)
+	}
 	entry := j.Entry
 	if language.Find(j.Files, entry) == nil { // a directory
 		entry = j.Language.Index(j.Files, entry)
@@ -89,6 +92,26 @@ func plan(j *language.Job) error {
 	run.OutOfMemory = OutOfMemory
 	run.Suspect = suspectFile
 	run.Check = &sandbox.Process{Args: []string{j.Tool.Path, "--no-warnings", "--experimental-vm-modules", "-e", checkScript}}
+	return nil
+}
+
+// addTests adds the run of Node's test runner: of all tests that it finds, or of those of the entry. The runner passes the flags of the
+// heap on to the processes in which it runs the files.
+func addTests(j *language.Job) error {
+	if !isAtLeast(j, [2]int{18, 0}) {
+		return sandbox.Errorf(sandbox.ErrUnsupported, "test", "Node 18 or newer", "Node %s has no test runner", j.Tool.Version)
+	}
+	args := append(append([]string{j.Tool.Path}, HeapFlags(j)...), "--test")
+	run := j.AddRun(args...)
+	run.Process.Workdir = j.Dir
+	run.OutOfMemory = OutOfMemory
+	entry := j.Request.Entry
+	if len(j.Files) == 1 {
+		entry = j.Entry
+	}
+	if entry != "" && path.Clean(entry) != "." { // options come before file names
+		run.Process.Args = append(run.Process.Args, path.Clean(entry))
+	}
 	return nil
 }
 

@@ -18,7 +18,7 @@ var Language = language.Language{
 	Name: "python", Title: "Python", Aliases: []string{"py", "python3"},
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
 	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{mainFile},
-	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports"},
+	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test"},
 	Plan: plan,
 }
 
@@ -32,6 +32,9 @@ func plan(j *language.Job) error {
 		return err
 	}
 	var run *language.Phase
+	if j.Request.Options.Test {
+		return addTests(j)
+	}
 	if module, from := moduleOf(j); module != "" {
 		if from != j.Workdir() { // the directory in which -m searches
 			if own := j.Plan.Spec.Env["PYTHONPATH"]; own != "" {

@@ -22,8 +22,9 @@ var Language = language.Language{
 	Sample:    "fn main() {}\n",
 	Toolchain: &description, Image: "sandbox-run/rust", Options: []string{"release", "edition", "test"},
 	Limits:  sandbox.Limits{Memory: 128 * sandbox.MiB},
-	Compile: sandbox.Limits{Wall: 2 * time.Minute}, // the crates of a project are compiled with it
-	Working: 512 * sandbox.MiB,                     // 180 MiB were measured for a small program; crates take more
+	Test:    sandbox.Limits{Memory: 1 * sandbox.GiB}, // rustc compiles the tests of the documentation during the run
+	Compile: sandbox.Limits{Wall: 2 * time.Minute},   // the crates of a project are compiled with it
+	Working: 512 * sandbox.MiB,                       // 180 MiB were measured for a small program; crates take more
 	Plan:    plan,
 }
 
@@ -71,6 +72,8 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 	}
 	if j.Request.Options.Test {
 		args = append(args, "--test")
+	} else if err := completeSnippet(j, entry); err != nil {
+		return nil, err
 	}
 	const binary = language.BuildDir + "/main"
 	if strings.HasPrefix(entry, "-") {
@@ -112,30 +115,29 @@ func planCargo(j *language.Job) (*language.Phase, error) {
 	env := map[string]string{
 		"CARGO_HOME": sandbox.HomeDir + "/.cargo", "CARGO_TARGET_DIR": language.BuildDir, "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
 		"CARGO_TERM_COLOR": "never", "RUSTC": j.Tool.Path,
+		"RUSTDOC": path.Join(path.Dir(j.Tool.Path), "rustdoc"),
 	}
 	maps.Copy(env, j.Tool.Env)
-	args := []string{cargo, "build", "--offline", "--quiet"}
-	if j.Request.Options.Test {
-		args[1] = "test"
-	}
+	flags := []string{"--offline"}
 	profile := "debug"
 	if j.Request.Options.Release {
-		args, profile = append(args, "--release"), "release"
+		flags, profile = append(flags, "--release"), "release"
 	}
 	if j.Request.Options.Test {
-		// Only cargo knows the names of its tests. Examples in comments are left out: they would be compiled during the run.
-		args = append(args, "--all-targets")
 		dir := j.Entry
 		if language.Find(j.Files, dir) != nil {
 			dir = path.Dir(dir)
 		}
 		dir = manifestOf(j.Files, dir)
-		c := j.AddCompile(nil, append(slices.Clone(args), "--no-run")...)
+		c := j.AddCompile(nil, slices.Concat([]string{cargo, "test", "--quiet", "--no-run"}, flags)...)
 		c.Process.Env, c.Process.Workdir = env, j.Inside(dir)
-		run := j.AddRun(append(args, "--")...)
+		// Only cargo knows the names of its tests. It compiles the tests of the documentation while it runs them.
+		run := j.AddRun()
+		run.Process.Args = slices.Concat([]string{cargo, "test"}, flags, testArgs(j.Request.Args))
 		run.Process.Env, run.Process.Workdir = env, j.Inside(dir)
 		return run, nil
 	}
+	args := append([]string{cargo, "build", "--quiet"}, flags...)
 	dir, bin, err := chooseBinary(j)
 	if err != nil {
 		return nil, err
@@ -148,6 +150,24 @@ func planCargo(j *language.Job) (*language.Phase, error) {
 	c := j.AddCompile(produces, append(args, "--bin", bin)...)
 	c.Process.Env, c.Process.Workdir = env, j.Inside(dir)
 	return j.AddRun(binary), nil
+}
+
+// testArgs returns the request's arguments as cargo test takes them: its own before a --, those of the tests behind it. Without a -- in
+// the request, all are for the tests, except those that only cargo has.
+func testArgs(args []string) []string {
+	if slices.Contains(args, "--") {
+		return args
+	}
+	var own, tests []string
+	for _, a := range args {
+		switch a {
+		case "-v", "-vv", "--verbose", "--doc", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast", "--workspace", "--all-features":
+			own = append(own, a)
+		default:
+			tests = append(tests, a)
+		}
+	}
+	return slices.Concat(own, []string{"--"}, tests)
 }
 
 // cargoManifest has the parts of a manifest that decide which programs a package has, and their names.

@@ -1,0 +1,50 @@
+package java
+
+import (
+	"path"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// testStart returns the command that runs a project's tests, all of them or those of the entry, with the JUnit of the project's jars: the
+// console launcher of JUnit 5, or the runner of JUnit 4. Both find their libraries on the class path.
+func testStart(j *language.Job, sources []javaSource) ([]string, error) {
+	var console, junit4 bool
+	for _, f := range j.Files {
+		base := path.Base(f.Path)
+		if path.Ext(base) != ".jar" {
+			continue
+		}
+		console = console || strings.HasPrefix(base, "junit-platform-console")
+		junit4 = junit4 || strings.HasPrefix(base, "junit-4") || strings.HasPrefix(base, "junit4") || base == "junit.jar"
+	}
+	if !console && !junit4 {
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test", "junit-platform-console-standalone.jar or junit-4.jar in the project",
+			"the tests of Java need JUnit, and the project has no jar of it")
+	}
+	var classes []string
+	for _, s := range sources {
+		class := strings.TrimSuffix(path.Base(s.path), ".java")
+		entry := path.Clean(j.Request.Entry)
+		named := entry == class || entry == s.Qualified(class) || entry == "." || language.IsBelow(s.path, entry) || s.given == entry
+		if s.tests && named {
+			classes = append(classes, s.Qualified(class))
+		}
+	}
+	if len(classes) == 0 {
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test", "methods with @Test", "there are no tests in this program")
+	}
+	if !console {
+		return append([]string{"org.junit.runner.JUnitCore"}, classes...), nil
+	}
+	start := []string{"org.junit.platform.console.ConsoleLauncher", "--disable-banner"}
+	if j.Request.Entry == "" {
+		return append(start, "--scan-classpath="+classDir), nil
+	}
+	for _, c := range classes {
+		start = append(start, "--select-class="+c)
+	}
+	return start, nil
+}

@@ -1,0 +1,74 @@
+package python
+
+import (
+	"bytes"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+)
+
+// addTests adds the run of a program's tests: all of them, or those of the entry. The runner is pytest for a program that mentions it, and
+// otherwise unittest, which every Python has.
+func addTests(j *language.Job) error {
+	runner := "unittest"
+	wants, err := wantsPytest(j.Files)
+	if err != nil {
+		return err
+	}
+	if wants {
+		runner = "pytest"
+	}
+	args := []string{j.Tool.Path, "-m", runner}
+	entry := j.Request.Entry
+	if len(j.Files) == 1 {
+		entry = j.Entry
+	}
+	isFile := language.Find(j.Files, entry) != nil
+	switch {
+	case entry == "" || path.Clean(entry) == ".":
+	case wants || isFile:
+		args = append(args, path.Clean(entry))
+	default:
+		args = append(args, "discover", "-t", ".", "-s", path.Clean(entry))
+	}
+	j.AddRun(args...).Process.Workdir = j.Dir
+	return nil
+}
+
+// wantsPytest reports whether a program has a configuration of pytest, imports it, or has tests that only pytest runs: functions.
+func wantsPytest(files []language.File) (bool, error) {
+	sections := map[string]string{"pytest.ini": "", ".pytest.ini": "", "conftest.py": "", "pyproject.toml": "[tool.pytest",
+		"setup.cfg": "[tool:pytest]", "tox.ini": "[pytest]"}
+	unittest := false
+	functions := false
+	for _, f := range files {
+		base := path.Base(f.Path)
+		section, known := sections[base]
+		isTest := strings.HasSuffix(base, ".py") && (strings.HasPrefix(base, "test") || strings.HasSuffix(base, "_test.py") || len(files) == 1)
+		if known && section == "" {
+			return true, nil
+		}
+		if !known && !isTest {
+			continue
+		}
+		text, err := f.Content()
+		if err != nil {
+			return false, err
+		}
+		if known {
+			if bytes.Contains(text, []byte(section)) {
+				return true, nil
+			}
+			continue
+		}
+		imports := importsOf(text)
+		if slices.Contains(imports, "pytest") {
+			return true, nil
+		}
+		unittest = unittest || slices.Contains(imports, "unittest")
+		functions = functions || bytes.HasPrefix(text, []byte("def test")) || bytes.Contains(text, []byte("\ndef test"))
+	}
+	return functions && !unittest, nil
+}
