@@ -199,7 +199,8 @@ func (j *job) checkBlank() error {
 	if j.req.Code == "" {
 		op = "read " + blank
 	}
-	return &sandbox.Error{Op: op, Kind: sandbox.ErrInvalid, Err: errors.New("it is empty: there is no code to run"), Hint: "give code or files"}
+	err := errors.New("it is empty: there is no code to run")
+	return &sandbox.Error{Op: op, Kind: sandbox.ErrInvalid, Err: err, Hint: "give code or files"}
 }
 
 // Execute runs a program to its end and returns the result. The error reports an invalid request or a failure of the sandbox. A

@@ -6,7 +6,8 @@
 // Lifecycle, concurrency. As package language says: static data, and pure plans.
 //
 // Limits. -Xmx is the memory limit less an eighth and 48 MiB. A program can catch the error of a full heap; if the error ends the main
-// thread, the verdict is memory_limit. Both compilers of the machine are on: stopping at the first saves little and slows long computations.
+// thread, the verdict is memory_limit. Both compilers of the machine are on: stopping at the first saves little and slows long
+// computations.
 //
 // Prepared files. An archive of javac's own classes (CDS), and the classes of the driver.
 //
