@@ -132,8 +132,8 @@ func TestSignalExitCodeInJSON(t *testing.T) {
 		signal syscall.Signal
 		code   int
 	}{
-		{[]string{"exec", "--format", "ndjson", "--audit-log", log, "--", "sh", "-c", polite}, syscall.SIGTERM, 143},
-		{[]string{"--format", "ndjson", "--audit-log", log, "-l", "shell", "-c", polite}, syscall.SIGINT, 130},
+		{[]string{"exec", "--grace", "1m", "--format", "ndjson", "--audit-log", log, "--", "sh", "-c", polite}, syscall.SIGTERM, 143},
+		{[]string{"--grace", "1m", "--format", "ndjson", "--audit-log", log, "-l", "shell", "-c", polite}, syscall.SIGINT, 130},
 	} {
 		cmd := command(t, test.args...)
 		out, err := cmd.StdoutPipe()

@@ -191,7 +191,7 @@ func TestSummary(t *testing.T) {
 func TestCtrlCTyped(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
-	cmd := s.start("exec", "--", "sh", "-c",
+	cmd := s.start("exec", "--grace", "1m", "--", "sh", "-c",
 		`trap 'echo got INT' INT; trap 'echo got TERM; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 	s.waitFor("ready")
 	s.typeIn("\x03")

@@ -400,7 +400,7 @@ def end(*_):
     sys.exit(3)
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
-time.sleep(60)`
+time.sleep(600)`
 	for _, c := range []struct {
 		signal syscall.Signal
 		code   int
@@ -408,7 +408,7 @@ time.sleep(60)`
 	}{{syscall.SIGINT, 130, 0}, {syscall.SIGTERM, 143, 8 << 20}} {
 		var all []commandResult
 		for _, where := range []string{"auto", "never"} {
-			cmd := command(t, "--server", where, "-l", "python", "-c", program)
+			cmd := command(t, "--server", where, "--grace", "2m", "-l", "python", "-c", program)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)

@@ -298,7 +298,7 @@ func TestPlainSmoke(t *testing.T) {
 	}
 	// A program is asked to end before it is killed.
 	asked := sh("trap 'echo asked; exit 5' TERM; while :; do :; done")
-	asked.Limits.CPUTime = 500 * time.Millisecond
+	asked.Limits.CPUTime, asked.Limits.Grace = 500*time.Millisecond, time.Minute
 	if res = run(asked, ""); string(res.Stdout.Bytes()) != "asked\n" || res.Exit.Code != 5 || res.Verdict != sandbox.VerdictCPULimit {
 		t.Errorf("asked to end: %q, %s, %+v", res.Stdout.Bytes(), res.Verdict, res.Exit)
 	}
