@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
 
 // page returns the body and the head of a page that a client without a key gets.
@@ -46,7 +48,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s: %s is %q", path, name, policy[name])
 			}
 		}
-		if header.Get(http.CanonicalHeaderKey("Sandbox-Run-Version")) != "" {
+		if header.Get(wire.HeaderVersion) != "" {
 			t.Errorf("%s tells the version", path)
 		}
 	}
