@@ -65,15 +65,16 @@ const attempt = work => work().catch(error => { element("state").textContent = "
 
 // Output is a window over what the program has printed: the oldest part leaves it first.
 const output = {
-  box: element("output"), parts: [], shown: 0, hidden: 0, follows: true,
+  box: element("output"), parts: [], shown: 0, hidden: 0, looked: false,
 
   clear() {
     this.box.replaceChildren();
-    Object.assign(this, { parts: [], shown: 0, hidden: 0, follows: true });
+    Object.assign(this, { parts: [], shown: 0, hidden: 0 });
     element("hidden").textContent = "";
   },
 
   add(kind, text) {
+    this.keepEndInView();
     if (text.length > maxShown) {
       this.hidden += text.length - maxShown;
       text = text.slice(-maxShown);
@@ -82,7 +83,7 @@ const output = {
     text = text.replace(/\r\n/g, "\n").replace(/[\0-\x08\x0b-\x1f]/g, c => String.fromCharCode(0x2400 + c.charCodeAt(0)));
     this.shown += text.length;
     let part = this.parts.at(-1);
-    if (part && part.className === kind && part.firstChild.length < 4096) {
+    if (part && part.className === kind && part.firstChild.length + text.length < 4096) {
       part.firstChild.appendData(text);
     } else {
       part = document.createElement("span");
@@ -98,13 +99,19 @@ const output = {
       first.remove();
     }
     if (this.hidden) element("hidden").textContent = this.hidden.toLocaleString("en") + " earlier characters are not shown.";
-    requestAnimationFrame(() => { if (this.follows) this.box.scrollTop = this.box.scrollHeight; });
+  },
+
+  // keepEndInView is called before text is added. It looks at the layout once per frame, because that is slow.
+  keepEndInView() {
+    if (this.looked) return;
+    const b = this.box, inView = b.scrollTop + b.clientHeight >= b.scrollHeight - 30;
+    this.looked = true;
+    requestAnimationFrame(() => {
+      this.looked = false;
+      if (inView) b.scrollTop = b.scrollHeight;
+    });
   },
 };
-output.box.addEventListener("scroll", () => {
-  const b = output.box;
-  output.follows = b.scrollTop + b.clientHeight >= b.scrollHeight - 30;
-});
 
 // readEvents calls handle with the events of each portion that arrives.
 async function readEvents(body, handle) {
