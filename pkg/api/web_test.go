@@ -29,7 +29,9 @@ func TestPages(t *testing.T) {
 	open := newTestServer(t)
 	closed := newTestServer(t, func(o *Options) { o.Auth, o.Version = keys{"a": {ID: "a"}}, "secret" })
 	all := map[string]string{}
-	for path, kind := range map[string]string{"/": "text/html", "/docs": "text/html", "/index.js": "text/javascript", "/style.css": "text/css"} {
+	for path, kind := range map[string]string{
+		"/": "text/html", "/docs": "text/html", "/index.js": "text/javascript", "/style.css": "text/css",
+	} {
 		text, header := closed.page(path, kind)
 		if other, _ := open.page(path, kind); other != text {
 			t.Errorf("%s depends on the server", path)

@@ -90,7 +90,8 @@ func (g *growing) of(name string) string {
 var routes = []string{
 	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles +
 		"/{id}",
-	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathLimits, wire.PathHealth, wire.PathOpenAPI,
+	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathLimits, wire.PathHealth,
+	wire.PathOpenAPI,
 	PathMetrics, PathReceiptKey, "/docs", "/", "/index.js", "/style.css",
 }
 
