@@ -337,13 +337,20 @@ func TestServeBrowsers(t *testing.T) {
 	s.checkRun(0)
 	s.checkRun(0, "Host", "run.example.com:8080")
 	s.checkRun(0, "Origin", "https://app.example.com", "Sec-Fetch-Site", "cross-site")
+	s.checkRun(0, "Origin", "http://"+s.at[0], "Sec-Fetch-Site", "same-origin") // as the page at / does
+	if r := s.request(0, "GET", "/", "", "Sec-Fetch-Site", "none"); r.code != 200 || !strings.Contains(r.body, "<title>sandbox-run</title>") {
+		t.Errorf("%d %s", r.code, r.body)
+	}
 	for _, headers := range [][]string{
 		{"Host", "attacker.example"}, {"Host", "127.0.0.1.attacker.example"}, {"Origin", "https://attacker.example"}, {"Origin", "null"},
 		{"Sec-Fetch-Site", "cross-site"},
 		// With DNS rebinding the headers are consistent.
 		{"Host", "attacker.example", "Origin", "http://attacker.example", "Sec-Fetch-Site", "same-origin"},
 	} {
-		for _, path := range []string{"/v1/run", "/v1/health", "/docs", "/openapi.json"} {
+		if r := s.request(0, "GET", "/", "", headers...); r.code != 403 {
+			t.Errorf("%q: %d %s", headers, r.code, r.body)
+		}
+		for _, path := range []string{"/v1/run", "/v1/health", "/docs", "/openapi.json", "/"} {
 			r := s.request(0, "POST", path, hello, headers...)
 			hint := strings.Contains(r.body, "try") || strings.Contains(r.body, "hint")
 			if r.code != 403 || r.header.Get("Access-Control-Allow-Origin") != "" || !hint {

@@ -168,14 +168,7 @@ func NameSource(flags *pflag.FlagSet, err error, hint string) error {
 		return err
 	}
 	named := *e
-	field := e.Op
-	if field == "user" { // one field has two flags; the message names the id
-		field = "uid"
-		if f := flags.Lookup(field); f != nil && !f.Changed {
-			field = "gid"
-		}
-	}
-	if f := flags.Lookup(field); f != nil {
+	if f := flags.Lookup(e.Op); f != nil {
 		named.Op = "--" + f.Name
 		if variable := f.Annotations[fromVariable]; len(variable) > 0 {
 			named.Op = variable[0]

@@ -1,8 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
-
+	"net/http"
 	"strconv"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
@@ -51,6 +52,41 @@ func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 		return append(lowerDefaults("", run, &s.Run), lowerDefaults("compile_", compile, &s.Compile)...)
 	}
 	return nil
+}
+
+// limits handles GET /v1/limits. Lower gives a limit that is not set its ceiling.
+func (s *Server) limits(w http.ResponseWriter, r *http.Request) error {
+	if _, err := readQuery(r); err != nil {
+		return err
+	}
+	var req executor.Request
+	if err := s.opts.Policy.Ceilings.Check(&req, PrincipalFrom(r.Context()).Limits); err != nil {
+		return err
+	}
+	var most, mostCompile sandbox.Limits
+	run, compile := sandbox.DefaultLimits(), sandbox.DefaultCompileLimits()
+	if req.Lower != nil {
+		req.Lower(&most, &mostCompile)
+		req.Lower(&run, &compile)
+	}
+	var all wire.LimitList
+	add := func(name, doc string, row *sandbox.Limit, standard, ceiling *sandbox.Limits) {
+		l := wire.LimitInfo{Name: name, Description: doc}
+		if row.IsSet(standard) {
+			l.Default = row.Plain(standard)
+		}
+		if row.IsSet(ceiling) {
+			l.Ceiling = row.Plain(ceiling)
+		}
+		all.Limits = append(all.Limits, l)
+	}
+	for _, row := range sandbox.AllLimits() {
+		add(row.Name, cmp.Or(row.Doc, sandbox.Sentence(row.Usage)), row, &run, &most)
+		if row.CompileDoc != "" {
+			add("compile_"+row.Name, row.CompileDoc, row, &compile, &mostCompile)
+		}
+	}
+	return answerJSON(w, http.StatusOK, all)
 }
 
 // lower takes over the ceilings of a key that are lower than the server's. A key's are never higher.

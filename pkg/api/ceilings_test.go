@@ -130,6 +130,42 @@ func TestKeyLowersCeilings(t *testing.T) {
 	}
 }
 
+// TestLimitList: a client sees its defaults and ceilings, and may ask for exactly that much.
+func TestLimitList(t *testing.T) {
+	w := newTestServer(t, func(o *Options) {
+		o.Auth = keys{"a": {ID: "a", Limits: KeyLimits{Limits: sandbox.Limits{Memory: 100 * sandbox.MiB, CPUTime: time.Second}}}, "b": {ID: "b"}}
+	})
+	see := func(token string) map[string]wire.LimitInfo {
+		t.Helper()
+		w.token = token
+		var list wire.LimitList
+		decode(t, w.ask(200, "GET", wire.PathLimits, ""), &list)
+		all := map[string]wire.LimitInfo{}
+		for _, l := range list.Limits {
+			if !wire.IsField(l.Name) || l.Description == "" {
+				t.Errorf("%+v", l)
+			}
+			all[l.Name] = l
+		}
+		return all
+	}
+	a, b := see("a"), see("b")
+	for name, want := range map[string][2]string{"memory": {"100MiB", "100MiB"}, "cpu_time": {"1s", "1s"}, "timeout": {"30s", "5m0s"}} {
+		if a[name].Default != want[0] || a[name].Ceiling != want[1] {
+			t.Errorf("%+v", a[name])
+		}
+	}
+	for name, want := range map[string][2]string{"memory": {"512MiB", "2GiB"}, "cpu_time": {}, "compile_memory": {"2GiB", "4GiB"}} {
+		if b[name].Default != want[0] || b[name].Ceiling != want[1] {
+			t.Errorf("%+v", b[name])
+		}
+	}
+	w.token = "a"
+	w.ask(200, "POST", wire.PathRun, body("out x", `"memory":"100MiB"`))
+	w.problem(403, "POST", wire.PathRun, body("out x", `"memory":"101MiB"`))
+	w.problem(422, "GET", wire.PathLimits+"?x=1", "")
+}
+
 // The defaults of requests are within the default ceilings: who asks for nothing special is told nothing.
 func TestDefaultSetFits(t *testing.T) {
 	req := executor.Request{}

@@ -1,6 +1,7 @@
 // Package api serves the executor over HTTP: clients submit runs, read their events, send input, reconnect, and delete runs.
 //
-// What. New makes a [Server] from [Options]. Its Handler has all routes; /openapi.json describes them and is generated from the code.
+// What. New makes a [Server] from [Options]. Its Handler has all routes; /openapi.json describes them and is generated from the code. The
+// directory web has the pages for people, / and /docs.
 // Answers are exactly what the command line prints: a result is that of `--json`, an event is a line of `--format ndjson`. Errors are RFC
 // 9457.
 //

@@ -47,6 +47,8 @@ func newDocument() *huma.OpenAPI {
 		Components: &huma.Components{Schemas: schemas, SecuritySchemes: map[string]*huma.SecurityScheme{
 			"token": {Type: "http", Scheme: "bearer",
 				Description: "A key of the server, made by sandbox-run key create. A server on a unix socket of your own needs none."},
+			"key": {Type: "apiKey", In: "header", Name: wire.HeaderKey,
+				Description: "The same key, for clients that can not set Authorization, which takes precedence."},
 		}},
 		Tags: []*huma.Tag{
 			{Name: "Runs", Description: "Programs that are run."},
@@ -65,7 +67,7 @@ func (s *Server) Schema(t reflect.Type) *huma.Schema {
 // the first request for the document.
 func (s *Server) Describe(op *huma.Operation, a Access) {
 	if !a.Public {
-		op.Security = []map[string][]string{{"token": {}}, {}}
+		op.Security = []map[string][]string{{"token": {}}, {"key": {}}, {}}
 	}
 	op.Responses["default"] = &huma.Response{
 		Description: "A problem (RFC 9457).",
@@ -227,11 +229,10 @@ func (s *Server) openAPIYAML(w http.ResponseWriter, _ *http.Request) error {
 	return serveDocument(w, "application/openapi+yaml", s.document().yaml, s.document().err)
 }
 
-// docs sends the document as a page for people. The page loads nothing from other hosts.
+// docs sends the document as a page for people.
 func (s *Server) docs(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Security-Policy",
-		"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	return serveDocument(w, "text/html; charset=utf-8", s.document().page, s.document().err)
+	w.Header().Set("Content-Security-Policy", pagePolicy)
+	return serveDocument(w, typeHTML, s.document().page, s.document().err)
 }
 
 func serveDocument(w http.ResponseWriter, kind string, b []byte, err error) error {

@@ -39,6 +39,7 @@ func TestAsDescribed(t *testing.T) {
 	check("Event", wire.AppendJSON(nil, wire.Notice{Kind: wire.KindError, Problem: wire.NewProblem(wire.CodeLost, "x")}))
 	check("Upload", w.ask(201, "PUT", wire.PathFiles+"/x", "x"))
 	check("Languages", w.ask(200, "GET", wire.PathLanguages, ""))
+	check("LimitList", w.ask(200, "GET", wire.PathLimits, ""))
 	check("Health", w.ask(200, "GET", wire.PathHealth, ""))
 	check("Health", w.ask(503, "GET", wire.PathHealth+"?deep=1", ""))
 	check("Problem", w.ask(422, "POST", wire.PathRun, `{"memori":1}`))

@@ -79,7 +79,7 @@ type RevocationChecker interface {
 // Scopes of a principal. A principal without scopes has all of them.
 const (
 	ScopeRun   = "run"   // run programs, and see one's own
-	ScopeRead  = "read"  // see one's own runs, languages
+	ScopeRead  = "read"  // see one's own runs, languages, limits
 	ScopeAdmin = "admin" // metrics, deep health
 )
 

@@ -103,10 +103,14 @@ func executorProblem(code string, err error) *wire.Problem {
 	}
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Op != "" {
-		if field := fieldOf(e.Op); field != "" {
+		name, object, named := strings.Cut(e.Op, " ") // such as workspace w, read main.py
+		if field := fieldOf(name); field != "" {
 			message := p.Detail
 			if e.Err != nil {
 				message, _, _ = wire.CutAdvice(fieldNames(e.Err.Error()))
+			}
+			if named {
+				message = object + ": " + message
 			}
 			p.Errors = []wire.FieldError{{Field: field, Message: message}}
 			p.Detail = field + ": " + message
@@ -126,7 +130,9 @@ func withoutHint(err error, p *wire.Problem) string {
 }
 
 // renamed are the fields with another name in the executor.
-var renamed = map[string]string{"lang": "language", "file": "files", "volume": "volumes", "var": "vars", "user": "uid"}
+var renamed = map[string]string{
+	"lang": "language", "file": "files", "read": "files", "volume": "volumes", "var": "vars", "command": "args",
+}
 
 // fieldOf returns the API's name of a field by the executor's; "" for an operation that is no field.
 func fieldOf(op string) string {

@@ -33,7 +33,11 @@ func (s *Server) routes() {
 		}, r.access)
 		s.Mount(r.method+" "+r.path, r.access, s.handler(r.handle))
 	}
-	for path, h := range map[string]handler{"/openapi.json": s.openAPIJSON, "/openapi.yaml": s.openAPIYAML, "/docs": s.docs} {
+	for path, h := range map[string]handler{
+		"/openapi.json": s.openAPIJSON, "/openapi.yaml": s.openAPIYAML, "/docs": s.docs,
+		"/{$}": webFile("index.html", typeHTML), "/index.js": webFile("index.js", "text/javascript; charset=utf-8"),
+		"/style.css": webFile("style.css", "text/css; charset=utf-8"),
+	} {
 		s.Mount("GET "+path, Access{Public: true, Draining: true}, s.handler(h))
 	}
 }
@@ -169,6 +173,12 @@ func (s *Server) table() []route {
 			access:  read,
 			answers: map[string]*huma.Response{"200": answer("All languages of the server.", reflect.TypeFor[wire.Languages]())},
 			handle:  s.languages,
+		},
+		{
+			method: "GET", path: wire.PathLimits, id: "limits", tag: "Server", summary: "List the limits of a run: defaults and ceilings",
+			access:  read,
+			answers: map[string]*huma.Response{"200": answer("All limits, with your ceilings.", reflect.TypeFor[wire.LimitList]())},
+			handle:  s.limits,
 		},
 		{
 			method: "GET", path: wire.PathHealth, id: "health", tag: "Server",

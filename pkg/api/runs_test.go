@@ -293,6 +293,12 @@ func TestOwners(t *testing.T) {
 	}
 	w.token = ""
 	said = append(said, w.problem(401, "GET", wire.PathRuns, "", "Authorization", "Basic YTpi").Detail)
+	for _, headers := range [][]string{
+		{wire.HeaderKey, "wrong"}, {wire.HeaderKey, strings.Repeat("x", 5000)}, {wire.HeaderKey, "a", "Authorization", "Bearer wrong"},
+	} {
+		said = append(said, w.problem(401, "GET", wire.PathRuns, "", headers...).Detail)
+	}
+	w.ask(200, "GET", wire.PathRuns+"/"+id, "", wire.HeaderKey, "a")
 	if said = slices.Compact(said); len(said) != 1 {
 		t.Errorf("an oracle: %q", said)
 	}

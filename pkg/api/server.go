@@ -304,12 +304,15 @@ func (s *Server) authenticate(r *http.Request) (*Principal, error) {
 	if s.opts.Auth == nil {
 		return owner, nil
 	}
-	token := ""
+	token := r.Header.Get(wire.HeaderKey)
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, rest, _ := strings.Cut(header, " ")
-		if token = strings.TrimSpace(rest); !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
+		if token = strings.TrimSpace(rest); !strings.EqualFold(scheme, "Bearer") {
 			return nil, unauthorized()
 		}
+	}
+	if len(token) > maxToken {
+		return nil, unauthorized()
 	}
 	p, err := s.opts.Auth.Authenticate(r.Context(), token)
 	if errors.Is(err, ErrUnauthorized) || err == nil && p == nil {

@@ -113,9 +113,10 @@ var limitTable = []*Limit{
 			standard: 1 * GiB, ceiling: 4 * GiB,
 		},
 	},
-	{Name: "inodes", Usage: "`number` of files there", CeilingUsage: "`number` of files on it", scope: wholeSandbox, amount: &amountOf[int]{
-		at: func(l *Limits) *int { return &l.Inodes }, unit: &counts, least: minInodes, most: 1 << 28, standard: 64 << 10, ceiling: 1 << 20,
-	}},
+	{Name: "inodes", Usage: "`number` of files there", CeilingUsage: "`number` of files on it", Doc: "Number of files on the scratch disk.",
+		scope: wholeSandbox, amount: &amountOf[int]{
+			at: func(l *Limits) *int { return &l.Inodes }, unit: &counts, least: minInodes, most: 1 << 28, standard: 64 << 10, ceiling: 1 << 20,
+		}},
 	{Name: "pids", Usage: "`number` of processes and threads", scope: wholePhase, amount: &amountOf[int]{
 		at: func(l *Limits) *int { return &l.Processes }, unit: &counts, least: 1, most: maxProcesses, standard: 100, ceiling: 1000, compile: 500,
 	}},

@@ -1,7 +1,5 @@
 package sandbox
 
-import "strconv"
-
 // User has the ids of a process inside the sandbox. Its ids on the host are always unprivileged.
 type User struct {
 	UID int `json:"uid"`
@@ -19,7 +17,7 @@ func (u User) validate() error {
 		id   int
 	}{{"uid", u.UID}, {"gid", u.GID}} {
 		if f.id < 1 || f.id > maxID {
-			return Invalid("user", "%s %d is outside 1…%s; programs never run as root", f.name, f.id, strconv.Itoa(maxID))
+			return Invalid(f.name, "%d is outside 1…%d; programs never run as root", f.id, maxID)
 		}
 	}
 	return nil

@@ -340,9 +340,9 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 		return p, Invalid("command", "no program is named")
 	}
 	total := 0
-	for i, a := range p.Args {
+	for _, a := range p.Args {
 		if strings.ContainsRune(a, 0) {
-			return p, Invalid("command", "argument %d contains a NUL byte", i)
+			return p, Invalid("command", "the argument %.40q contains a NUL byte", a)
 		}
 		total += len(a) + 1
 	}

@@ -58,8 +58,8 @@ func TestSpecValidate(t *testing.T) {
 		field string
 		s     Spec
 	}{
-		{"user", Spec{User: User{UID: 0, GID: 5}}}, {"user", Spec{User: User{UID: 5, GID: 0}}}, {"user", Spec{User: User{UID: -1, GID: 1}}},
-		{"user", Spec{User: User{UID: 65534, GID: 1}}}, {"user", Spec{User: User{UID: 1, GID: 1 << 40}}},
+		{"uid", Spec{User: User{UID: 0, GID: 5}}}, {"gid", Spec{User: User{UID: 5, GID: 0}}}, {"uid", Spec{User: User{UID: -1, GID: 1}}},
+		{"uid", Spec{User: User{UID: 65534, GID: 1}}}, {"gid", Spec{User: User{UID: 1, GID: 1 << 40}}},
 		{"network", Spec{Network: "internet"}}, {"scratch", Spec{Scratch: "tape"}}, {"require", Spec{Require: "none"}},
 		{"require", Spec{Require: "vm"}},
 		{"workdir", Spec{Workdir: "relative"}}, {"workdir", Spec{Workdir: "/a/../b"}}, {"workdir", Spec{Workdir: "/a/"}},

@@ -259,6 +259,28 @@ func TestRateOfAKey(t *testing.T) {
 	})
 }
 
+// Without a burst of its own, a key may start as many runs at once as it may have, or those of a second.
+func TestBurstOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := small(t, nil)
+		for _, test := range []struct {
+			key         string
+			rate        float64
+			concurrency int
+			burst       int
+		}{{"slow", 0.5, 4, 4}, {"fast", 6, 4, 6}, {"single", 0.5, 1, 1}, {"unlimited", 2, 0, 2}} {
+			a := one(test.key)
+			a.Rate, a.Concurrency = test.rate, test.concurrency
+			for range test.burst {
+				enter(t, q, a)()
+			}
+			_, err := q.Enter(context.Background(), a)
+			refused(t, err, http.StatusTooManyRequests)
+		}
+		idle(t, q)
+	})
+}
+
 // A full queue refuses, and one key can not fill it for others.
 func TestQueueIsBoundedAndShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -90,8 +90,9 @@ func (g *growing) of(name string) string {
 var routes = []string{
 	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles +
 		"/{id}",
-	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathHealth, wire.PathOpenAPI,
-	PathMetrics, PathReceiptKey, "/docs",
+	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathLimits, wire.PathHealth,
+	wire.PathOpenAPI,
+	PathMetrics, PathReceiptKey, "/docs", "/", "/index.js", "/style.css",
 }
 
 // route returns the route of a path. The path itself is never logged, because a client may have put a secret into it.

@@ -3,10 +3,14 @@ package observe
 import (
 	"context"
 	"log/slog"
-
+	"net/http"
+	"reflect"
 	"sync"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/receipt"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -72,8 +76,19 @@ func New(opts Options) *Observation {
 
 // Mount adds the routes of metrics and of the receipt key.
 func (o *Observation) Mount(to *api.Server) {
-	to.Mount("GET "+PathMetrics, api.Access{Scope: api.ScopeAdmin, Draining: true}, o.metrics.handler())
-	to.Mount("GET "+PathReceiptKey, api.Access{Public: true, Draining: true}, o.keyHandler())
+	mount := func(path, id, summary string, a api.Access, h http.Handler, kind string, schema *huma.Schema) {
+		to.Mount("GET "+path, a, h)
+		to.Describe(&huma.Operation{
+			OperationID: id, Method: http.MethodGet, Path: path, Tags: []string{"Server"}, Summary: summary,
+			Responses: map[string]*huma.Response{
+				"200": {Description: "The document.", Content: map[string]*huma.MediaType{kind: {Schema: schema}}},
+			},
+		}, a)
+	}
+	mount(PathMetrics, "metrics", "Get the metrics, in the text format of Prometheus", api.Access{Scope: api.ScopeAdmin, Draining: true},
+		o.metrics.handler(), "text/plain", &huma.Schema{Type: huma.TypeString})
+	mount(PathReceiptKey, "receipt-key", "Get the public key of receipts", api.Access{Public: true, Draining: true},
+		o.keyHandler(), wire.TypeJSON, to.Schema(reflect.TypeFor[receipt.KeyDocument]()))
 }
 
 // Begin records that the server accepts requests from now on.

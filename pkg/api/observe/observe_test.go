@@ -28,6 +28,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/internal/apitest"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -493,7 +494,7 @@ func TestRoute(t *testing.T) {
 		"/v1/files/x":     "/v1/files/{id}", "/v1/health/ready": "/v1/health", "/metrics": "/metrics", "/v1/runs/": other,
 		"/v1/runs/a/b/c": other,
 		"/v1/runs/{id}":  "/v1/runs/{id}",
-		"/":              other, "": other, "/v1/runs/a/events/b": other, "/v1/health": "/v1/health",
+		"/":              "/", "": other, "/index.html": other, "/v1/runs/a/events/b": other, "/v1/health": "/v1/health",
 	} {
 		if got := route(path); got != want {
 			t.Errorf("%q is %q, want %q", path, got, want)
@@ -550,6 +551,41 @@ func TestReceipts(t *testing.T) {
 	none.keyHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, PathReceiptKey, nil))
 	if w.Code != http.StatusNotImplemented || !strings.Contains(w.Body.String(), `"code":"unsupported"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// The routes of the package are in the OpenAPI document, with the access that they need.
+func TestDescribed(t *testing.T) {
+	o := New(Options{})
+	defer closed(t, o)
+	s, err := api.New(api.Options{Executor: apitest.Fake(nil), Auth: apitest.Tokens{}})
+	must(t, err)
+	defer s.Close()
+	o.Mount(s)
+	text, err := s.OpenAPI()
+	must(t, err)
+	var doc struct {
+		Paths map[string]struct {
+			Get struct {
+				Security []map[string]any `json:"security"`
+			} `json:"get"`
+		} `json:"paths"`
+		Components struct {
+			SecuritySchemes map[string]struct{ Type, In, Name, Scheme string } `json:"securitySchemes"`
+		} `json:"components"`
+	}
+	must(t, json.Unmarshal(text, &doc))
+	for path, secured := range map[string]bool{PathMetrics: true, PathReceiptKey: false} {
+		item, found := doc.Paths[path]
+		if !found || (len(item.Get.Security) > 0) != secured {
+			t.Errorf("%s: %v, %+v", path, found, item)
+		}
+	}
+	if key := doc.Components.SecuritySchemes["key"]; key.Type != "apiKey" || key.In != "header" || key.Name != wire.HeaderKey {
+		t.Errorf("%+v", key)
+	}
+	if _, ok := doc.Paths[PathMetrics].Get.Security[1]["key"]; !ok {
+		t.Errorf("%+v", doc.Paths[PathMetrics])
 	}
 }
 

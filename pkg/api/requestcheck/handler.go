@@ -114,20 +114,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	moveKeyHeader(r)
 	h.limitBody(w, r)
 	h.next.ServeHTTP(w, r)
-}
-
-// HeaderKey is an alternative header for the key, for clients that can not set Authorization.
-const HeaderKey = "X-API-Key"
-
-// moveKeyHeader moves a key to the Authorization header.
-func moveKeyHeader(r *http.Request) {
-	if key := r.Header.Get(HeaderKey); key != "" && r.Header.Get("Authorization") == "" {
-		r.Header.Set("Authorization", "Bearer "+key)
-	}
-	r.Header.Del(HeaderKey)
 }
 
 // checkHost returns why the Host is refused, or "". On a unix socket every Host is accepted: browsers can not connect to it.
@@ -191,7 +179,7 @@ func allowOrigin(w http.ResponseWriter, origin string) {
 func answerPreflight(w http.ResponseWriter) {
 	w.Header().Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, DELETE")
 	w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{
-		"Accept", "Authorization", "Content-Type", "Last-Event-ID", HeaderKey, HeaderRequestID, wire.HeaderIdempotencyKey,
+		"Accept", "Authorization", "Content-Type", "Last-Event-ID", wire.HeaderKey, HeaderRequestID, wire.HeaderIdempotencyKey,
 	}, ", "))
 	w.Header().Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)

@@ -141,22 +141,6 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-func TestKeyHeader(t *testing.T) {
-	h := New(fine, Options{})
-	for _, test := range []struct {
-		headers []string
-		want    string
-	}{
-		{[]string{"X-API-Key", "k"}, "fine Bearer k"},
-		{[]string{"Authorization", "Bearer a", "X-API-Key", "k"}, "fine Bearer a"},
-		{nil, "fine "},
-	} {
-		if w := answer(h, over(listen.Unix, "GET", "x", test.headers...)); w.Body.String() != test.want {
-			t.Errorf("%q: %q", test.headers, w.Body)
-		}
-	}
-}
-
 func TestNames(t *testing.T) {
 	for name, ok := range map[string]bool{"run.example.com": true, "x": true, "": false, ".": false, "a:80": false, "http://a": false,
 		"*.a": false, "a b": false, "a,b": false} {

@@ -15,6 +15,7 @@ const (
 	PathFiles     = "/v1/files"
 	PathBatch     = "/v1/batch"
 	PathLanguages = "/v1/languages"
+	PathLimits    = "/v1/limits"
 	PathHealth    = "/v1/health"
 	PathOpenAPI   = "/openapi.json"
 )
@@ -34,6 +35,7 @@ const (
 	HeaderReceipt        = "Sandbox-Run-Receipt" // in an answer: the requested receipt, in base64
 	HeaderVersion        = "Sandbox-Run-Version" // in every answer; on a server with keys, only in answers to requests with a valid key
 	HeaderIdempotencyKey = "Idempotency-Key"     // in a request
+	HeaderKey            = "X-API-Key"           // in a request: the key, for clients that can not set Authorization
 )
 
 // AppendJSON appends a document of the API with its newline, in the form of the command line: without escapes for HTML.
@@ -106,6 +108,19 @@ type Upload struct {
 // Languages is the answer of GET /v1/languages.
 type Languages struct {
 	Languages []executor.Availability `json:"languages"`
+}
+
+// LimitList is the answer of GET /v1/limits.
+type LimitList struct {
+	Limits []LimitInfo `json:"limits"`
+}
+
+// LimitInfo is one limit of runs.
+type LimitInfo struct {
+	Name        string `json:"name" doc:"The field of a run."`
+	Description string `json:"description"`
+	Default     string `json:"default,omitempty" doc:"The value of a run that sets none; some languages have their own. Left out: no limit."`
+	Ceiling     string `json:"ceiling,omitempty" doc:"The most that the operator and your key allow. Left out: no ceiling but the machine."`
 }
 
 // Health is the answer of GET /v1/health.

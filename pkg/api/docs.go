@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	_ "embed"
 	"html/template"
 	"maps"
 	"slices"
@@ -11,12 +10,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-//go:embed page.html
-var pageText string
-
 // page renders the OpenAPI document as HTML: operations by tag, then the schemas.
 func page(doc *huma.OpenAPI) ([]byte, error) {
-	t, err := template.New("page").Parse(pageText)
+	t, err := template.ParseFS(webFiles, "web/docs.html")
 	if err != nil {
 		return nil, err
 	}
