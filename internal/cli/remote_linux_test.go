@@ -408,7 +408,7 @@ time.sleep(600)`
 	}{{syscall.SIGINT, 130, 0}, {syscall.SIGTERM, 143, 8 << 20}} {
 		var all []commandResult
 		for _, where := range []string{"auto", "never"} {
-			cmd := command(t, "--server", where, "--grace", "2m", "-l", "python", "-c", program)
+			cmd := command(t, "--server", where, "--grace", "10s", "-l", "python", "-c", program)
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
