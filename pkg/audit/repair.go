@@ -13,7 +13,8 @@ import (
 // repairLog finds the end of a chain that differs from the head, and appends an entry about the damage.
 //
 //	a torn last line                       its writer was killed: the line is ended, and the chain continues before it
-//	one entry more than the head           its writer was killed before it wrote the head: nothing is lost
+//	one entry more than the head           its writer was killed before it wrote the head: the head is written now, so that it never
+//	                                       lacks two
 //	fewer entries than the head            they were removed: the chain continues after them, so that the gap stays
 //	anything else                          the head was removed or changed: the chain continues after the log's last entry
 func (w *writer) repairLog(known head, spoilt bool) error {
@@ -46,7 +47,14 @@ func (w *writer) repairLog(known head, spoilt bool) error {
 		found.Head = fmt.Sprintf("it lacked entries %d to %d", known.Seq+1, end.last.Seq)
 	}
 	if len(found.Torn) == 0 && found.MissingTo == 0 && found.Head == "" {
-		return nil
+		if end.last.Seq == known.Seq {
+			return nil
+		}
+		size := w.size
+		if end.open {
+			size = -1 // the next writer must look again: it ends the line
+		}
+		return writeHead(w.headFile, head{Seq: end.last.Seq, Hash: end.last.Hash, Size: size})
 	}
 	return w.append(&Entry{Kind: KindRepaired, Who: Me(""), Repaired: &found})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // forge makes a line that is an entry by itself: its hash is right.
@@ -266,4 +267,22 @@ func TestTracesOfKilledWriters(t *testing.T) {
 		must(t, l.Append(sample(6)))
 		intact(t, l, 2)
 	})
+}
+
+// Writers that are killed one after the other, each between its entry and the head, leave a head that lacks one entry.
+func TestKilledBeforeHeadTwice(t *testing.T) {
+	l := newLog(t, Options{})
+	must(t, l.Append(sample(0)))
+	for range 2 {
+		w, err := l.openWriter(time.Now().Add(time.Minute))
+		must(t, err)
+		before, err := os.ReadFile(l.Path() + ".head")
+		must(t, err)
+		must(t, w.append(&Entry{Kind: KindRun, Run: "killed"}))
+		must(t, os.WriteFile(l.Path()+".head", before, 0o600)) // in place: the file is the lock
+		w.close()
+	}
+	if r := verified(t, l); !r.OK || r.Entries != 3 || len(r.Notes) != 1 {
+		t.Errorf("%+v", r)
+	}
 }
