@@ -113,6 +113,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	overCap := f.exit.Signal == signalFileSize && r.c.spec.VolumeCap() > 0
 	fullVolumes := r.c.spec.fullVolumes()
 	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull || overCap || len(fullVolumes) > 0
+	if t, ok := task.(Routed); ok {
+		f.noRoutes = t.NoRoutes()
+	}
 	if r.p.KillOnOutput {
 		select {
 		case <-r.full: // also if the program ended before the kill
@@ -129,7 +132,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		Notes: r.c.notes,
 	}
 	res.NameSignal(ctx)
-	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
+	res.Violations = violationsOf(f, summary, r.p.Limits, r.p.Network, res.Stdout, res.Stderr)
 	if overCap {
 		res.Violations = append(res.Violations, r.c.spec.OverCap())
 	}

@@ -65,6 +65,7 @@ type server struct {
 	bell int // an eventfd that wakes the reaper at a program's start
 
 	mu       sync.Mutex
+	routes   routeCounters
 	running  map[int]uint64 // pid → id of the programs asked for
 	starting bool           // another one is being started
 	early    map[int]end    // children that ended meanwhile
@@ -168,6 +169,7 @@ func (s *server) setUp() error {
 		return failed(initproto.StageProtocol, "receive setup", initproto.ErrMalformed)
 	}
 	s.housed = setup.Housed
+	s.routes.own = setup.Namespaced || setup.Housed || setup.Inner
 	if setup.Namespaced || setup.Housed {
 		s.tree = namespaceTree{}
 	} else {
@@ -189,10 +191,12 @@ func (s *server) handle(m any, fds []int) error {
 	defer closeAll(fds)
 	switch m := m.(type) {
 	case *initproto.Exec:
+		defer s.openRoutes()
 		return s.start(m, fds)
 	case *initproto.Expect:
 		return s.expect(m)
 	case *initproto.Adopt:
+		defer s.openRoutes()
 		return s.adopt(m)
 	case *initproto.Signal:
 		s.mu.Lock()
@@ -210,6 +214,13 @@ func (s *server) handle(m any, fds []int) error {
 		return nil
 	}
 	return failed(initproto.StageProtocol, "request", initproto.ErrMalformed)
+}
+
+// openRoutes opens the counters while the program runs.
+func (s *server) openRoutes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.routes.open()
 }
 
 // start runs a program and answers. During a start no other program is started: it could stop the new one (SIGSTOP), and
@@ -270,7 +281,7 @@ func (s *server) ended(pid int, e end) {
 		unix.Close(slave)
 		delete(s.terminals, pid)
 	}
-	err := s.socket.send(initproto.Encode(&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}))
+	err := s.socket.send(initproto.Encode(&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at, NoRoutes: s.routes.noRoutes()}))
 	if err != nil || len(s.running) == 0 && !s.starting && s.relays[pid] == nil {
 		s.exit(0)
 	}

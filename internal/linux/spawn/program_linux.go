@@ -29,6 +29,7 @@ type Program struct {
 	code, signal int
 	lost         bool
 	took         time.Duration
+	noRoutes     uint64
 }
 
 // ErrNoTerminal is the error of Resize for a program without a terminal.
@@ -213,6 +214,7 @@ func (p *Program) Wait() (code, signal int) {
 	p.once.Do(func() {
 		ended, ok := <-p.ended
 		ws := unix.WaitStatus(ended.status)
+		p.noRoutes = ended.noRoutes
 		if ok && ended.at > p.began {
 			p.took = time.Duration(ended.at - p.began)
 		}
@@ -238,6 +240,12 @@ func (p *Program) Lost() bool {
 func (p *Program) Took() (time.Duration, bool) {
 	p.Wait()
 	return p.took, p.took > 0
+}
+
+// NoRoutes is how many connections and packets of the init's programs had no route until the program's end.
+func (p *Program) NoRoutes() uint64 {
+	p.Wait()
+	return p.noRoutes
 }
 
 // Bounds of a search. A name can not be longer, nor can a directory; of a longer PATH only the first directories are

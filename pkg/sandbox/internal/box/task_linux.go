@@ -34,6 +34,7 @@ var (
 	_ sandbox.Timed      = (*Task)(nil)
 	_ sandbox.Watched    = (*Task)(nil)
 	_ sandbox.Witness    = (*Task)(nil)
+	_ sandbox.Routed     = (*Task)(nil)
 	_ sandbox.Measured   = (*Task)(nil)
 	_ sandbox.Resettable = (*Task)(nil)
 )
@@ -122,6 +123,9 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 
 // Took is how long the process ran, as its init measured it.
 func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
+
+// NoRoutes is how many connections and packets of the phase had no route.
+func (t *Task) NoRoutes() uint64 { return t.program.NoRoutes() }
 
 // Lost reports that the init ended before the process did, and not by the supervisor.
 func (t *Task) Lost() bool { return t.program.Lost() && !t.phase.killed.Load() }
