@@ -226,7 +226,8 @@ func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
 func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
 	defer done()
-	if r.session.Cancel(ctx) != nil {
+	var signal SignalCause
+	if r.session.Cancel(ctx, errors.As(context.Cause(r.ctx), &signal) && signal == interrupt) != nil {
 		r.dropConnection()
 	}
 	grace := r.o.limits.Grace

@@ -401,6 +401,9 @@ func Version(info *debug.BuildInfo, ok bool) string {
 // SignalCause is the signal that cancelled a run.
 type SignalCause = sandbox.SignalCause
 
+// interrupt is the signal of Ctrl-C.
+const interrupt = SignalCause(syscall.SIGINT)
+
 // CancelOnSignals handles SIGINT, SIGTERM, SIGHUP and SIGQUIT: the first signal cancels the context with a SignalCause, the second calls
 // kill in a goroutine, and the third ends this process, even if a call blocks. The handler stays until the process ends.
 func CancelOnSignals(kill func()) (context.Context, context.CancelCauseFunc) {

@@ -449,7 +449,7 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 		done, stopped, full = nil, nil, nil
 		wall.Stop()
 		cpu.stop()
-		if r.p.Limits.Grace <= 0 || task.Signal(syscall.SIGTERM, Tree) != nil {
+		if r.p.Limits.Grace <= 0 || task.Signal(politeSignal(ctx), Tree) != nil {
 			_ = task.Kill() // Wait reports if even that failed
 			return
 		}
@@ -487,6 +487,15 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 			_ = task.Kill()
 		}
 	}
+}
+
+// politeSignal is the signal that asks a program to end: SIGINT after a Ctrl-C of the user, as without a sandbox, otherwise SIGTERM.
+func politeSignal(ctx context.Context) syscall.Signal {
+	var signal SignalCause
+	if errors.As(context.Cause(ctx), &signal) && syscall.Signal(signal) == syscall.SIGINT {
+		return syscall.SIGINT
+	}
+	return syscall.SIGTERM
 }
 
 // cpuWatch samples the CPU time no more often than needed: never before the budget could have been spent on all allowed
