@@ -38,6 +38,68 @@ func TestThreatA6Escape(t *testing.T) {
 	}
 }
 
+// On a terminal with colours, sequences that only change colours pass.
+func TestThreatA6Colours(t *testing.T) {
+	long := "\x1b[" + strings.Repeat("1;", maxColour) + "m"
+	for in, want := range map[string]string{
+		"\x1b[31mred\x1b[0m":                    "\x1b[31mred\x1b[0m",
+		"\x1b[m\x1b[1;38;5;208m":                "\x1b[m\x1b[1;38;5;208m",
+		"\x1b[38:2::1:2:3mrgb":                  "\x1b[38:2::1:2:3mrgb",
+		"\x1b[2J\x1b[1A\x1b[?25l":               `\x1b[2J\x1b[1A\x1b[?25l`,
+		"\x1b[>4;2m":                            `\x1b[>4;2m`, // a setting of xterm's keyboard
+		"\x1b[?4m":                              `\x1b[?4m`,   // a query
+		"\x1b[3 m":                              `\x1b[3 m`,
+		"\x1b]0;t\x1b[31m\a":                    `\x1b]0;t` + "\x1b[31m" + `\x07`,
+		"\x1b\x1b[1m":                           `\x1b` + "\x1b[1m",
+		"\x1b[31":                               `\x1b[31`,
+		"\x1b":                                  `\x1b`,
+		"\x1b[3\r\n1m":                          `\x1b[3` + "\r\n1m",
+		"\u009b31m":                             `\u009b31m`,
+		long:                                    `\x1b` + long[1:],
+		"\x1b[" + strings.Repeat("1", 61) + "m": "\x1b[" + strings.Repeat("1", 61) + "m",
+	} {
+		for step := 1; step <= 5; step++ {
+			var out strings.Builder
+			e := &escaper{to: &out, colours: true}
+			for rest := in; rest != ""; {
+				n := min(len(rest), step)
+				if _, err := e.Write([]byte(rest[:n])); err != nil || len(e.pending) > maxColour {
+					t.Fatal(err, len(e.pending))
+				}
+				rest = rest[n:]
+			}
+			if err := e.Flush(); err != nil || out.String() != want {
+				t.Errorf("%q in steps of %d: %q, want %q; %v", in, step, out.String(), want, err)
+			}
+		}
+	}
+}
+
+// Text without colours of its own gets the tint; the others keep theirs.
+func TestTint(t *testing.T) {
+	var out strings.Builder
+	e := &escaper{to: &out, colours: true, tint: colourRed}
+	for _, text := range []string{"plain", "\x1b[32mgreen", " still", "\x1b[0m", "", "plain"} {
+		if _, err := e.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := "\x1b[31mplain\x1b[0m\x1b[32mgreen still\x1b[0m\x1b[31mplain\x1b[0m"; out.String() != want || e.styled {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+func TestEndsLine(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		"a\n": {true, true}, "a": {false, true}, "a\n\x1b[0m": {true, true}, "a\n\x1b[0m\x1b[m": {true, true}, "\x1b[0m": {false, false},
+		"\x1b[0mb": {false, true}, "a\n\x1b[2J": {false, true},
+	} {
+		if ends, known := endsLine([]byte(text)); ends != want[0] || known != want[1] {
+			t.Errorf("%q: %v, %v", text, ends, known)
+		}
+	}
+}
+
 // FuzzEscape: the escaped text is safe, and does not depend on how the text is split into writes.
 func FuzzEscape(f *testing.F) {
 	f.Add([]byte("\x1b[2J漢\r\n\r\xff\u009b\u202e"), uint8(1))

@@ -102,7 +102,7 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 	defer r.dropConnection()
 	r.ctx, r.stop = c.onSignals(r.dropConnection)
 
-	show, streams := c.connectOutput(&o.boxOptions, r.stop)
+	show, streams := c.connectOutput(r.ctx, &o.boxOptions, r.stop)
 	show.begin = func() { c.printHeader(o, r.ready) }
 	streams.Stdin = o.program.stdin
 	var returnTerminal func()

@@ -137,6 +137,9 @@ func (c *Invocation) newRoot() *cobra.Command {
 		},
 		// Flags that are not given are read from the environment. Then it is known which executable does the work.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkVariables(cmd, os.Environ()); err != nil && !cmd.Hidden { // __complete is hidden
+				return err
+			}
 			if err := ReadEnvironment(cmd.Flags(), os.LookupEnv, HelpHint(cmd)); err != nil {
 				return err
 			}
@@ -151,6 +154,9 @@ func (c *Invocation) newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(c.flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		var err error
+		if cmd.Name() == runName {
+			cmd = root
+		}
 		if cmd.DisableFlagParsing { // the full executable has the help text
 			err = cmd.RunE(cmd, nil)
 		} else {
