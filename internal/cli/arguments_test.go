@@ -20,7 +20,7 @@ func TestScanArguments(t *testing.T) {
 		"--help":        nothing, "-h": nothing, "x.py --version": nothing, "help exec": nothing, "": nothing,
 		"-V": nothing, "run -V": nothing, "run x.py": sandbox + native + local, "run --server never exec": sandbox + native,
 		"run": sandbox + native + local,
-		"-": sandbox + native + local, "--lang python": sandbox + native + local,
+		"-":   sandbox + native + local, "--lang python": sandbox + native + local,
 		// The default backend is opened early only if it will be used.
 		"x.py --backend native": sandbox, "--require gvisor x.py": sandbox, "exec --runtime runsc -- ls": sandbox,
 		"exec -- ls --backend oci": sandbox + native,

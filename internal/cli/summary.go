@@ -159,7 +159,9 @@ func listFigures(r *sandbox.Result, s *outcome) []string {
 		end,
 		"wall " + ShortTime(time.Duration(m.WallTime)),
 		"cpu " + ShortTime(time.Duration(m.CPUTime)),
-		"memory " + sandbox.Size(m.MemoryPeak).String(),
+	}
+	if m.MemoryPeak > 0 { // 0: not known
+		all = append(all, "memory "+sandbox.Size(m.MemoryPeak).String())
 	}
 	for _, p := range s.phases {
 		switch {

@@ -180,7 +180,7 @@ func TestSocketSignals(t *testing.T) {
 		t.Errorf("%+v", c.last)
 	}
 	for signal, number := range map[string]string{"": "15\n", wire.SignalInterrupt: "2\n"} {
-		c = w.dial(w.start("trap", `"timeout":"200s","grace":"100s"`), "")
+		c = w.dial(w.start("trap", `"timeout":"200s"`), "")
 		c.readUntil(func() bool { return strings.Contains(c.out, "ready") })
 		c.sendMessage(wire.Message{Type: wire.MessageCancel, Signal: signal})
 		c.readUntil(func() bool { return strings.Contains(c.out, number) })

@@ -68,7 +68,7 @@ type Document struct {
 	StderrDropped   uint64          `json:"stderr_dropped_bytes,omitempty"`
 	StderrFile      string          `json:"stderr_file,omitempty"`
 	ExecutionTime   float64         `json:"execution_time"`
-	MemoryUsed      uint64          `json:"memory_used"`
+	MemoryUsed      uint64          `json:"memory_used,omitempty"` // absent: not known
 	Phase           string          `json:"phase"`
 	Metrics         monitor.Metrics `json:"metrics"`
 	Limits          Limits          `json:"limits"`

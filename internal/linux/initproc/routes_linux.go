@@ -70,10 +70,10 @@ func numberBelow(text []byte, name string) uint64 {
 	return 0
 }
 
-// numberAfter reads a list of names and numbers.
+// numberAfter reads a list of names and numbers, which may be numbers of KiB.
 func numberAfter(text []byte, name string) uint64 {
 	_, rest, _ := bytes.Cut(text, []byte(name))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	n, _ := strconv.ParseUint(string(bytes.TrimSpace(line)), 10, 64)
+	n, _ := strconv.ParseUint(string(bytes.TrimSpace(bytes.TrimSuffix(line, []byte(" kB")))), 10, 64)
 	return n
 }

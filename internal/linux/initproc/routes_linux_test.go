@@ -18,6 +18,9 @@ func TestRouteCounters(t *testing.T) {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
+	if n := numberAfter([]byte("VmPeak:\t   9 kB\nVmHWM:\t    1234 kB\nVmRSS:\t   7 kB\n"), "VmHWM:"); n != 1234 {
+		t.Error(n)
+	}
 	if n := new(routeCounters).noRoutes(); n != 0 {
 		t.Errorf("%d of a namespace that is another's", n)
 	}

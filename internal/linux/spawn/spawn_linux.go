@@ -97,6 +97,7 @@ type exit struct {
 	status   uint32
 	at       uint64
 	noRoutes uint64
+	maxRSS   uint64
 }
 
 type answer struct {
@@ -306,7 +307,7 @@ func (i *Init) listen() {
 			i.keepLocked(m.ID, files)
 		case *initproto.Exited:
 			if c := i.exits[m.ID]; c != nil {
-				c <- exit{m.Status, m.At, m.NoRoutes}
+				c <- exit{m.Status, m.At, m.NoRoutes, m.MaxRSS}
 				delete(i.exits, m.ID)
 			}
 			closeFiles(files)

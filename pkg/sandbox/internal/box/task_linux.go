@@ -137,6 +137,9 @@ func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 		if t.refusals != nil {
 			defer t.refusals.Close()
 		}
+		if t.phase.Poller != nil {
+			t.phase.Poller.noteLargest(t.program.MaxRSS())
+		}
 		diskErr := t.phase.checkDisk() // before the end of the phase, which may remove the scratch
 		if t.phase.Leave() {
 			t.final, t.err = t.phase.Finish(ctx)
