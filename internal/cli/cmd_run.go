@@ -315,7 +315,8 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 		result.Code = codeOurs
 	}
 	return c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
-		noun: "program", headed: c.hasHeader(&o.boxOptions), phases: result.Phases, machine: m, whole: !o.noStream, wrote: copied.written, lost: copied.lost,
+		noun: "program", headed: c.hasHeader(&o.boxOptions), phases: result.Phases, machine: m, whole: !o.noStream,
+		wrote: copied.written, lost: copied.lost,
 	})
 }
 

@@ -162,7 +162,7 @@ func (l *outputPrinter) announceWait(ctx context.Context, grace time.Duration) {
 		var signal SignalCause
 		if errors.As(context.Cause(ctx), &signal) && signal == interrupt {
 			l.mu.Lock()
-			l.midLine = true // the terminal has echoed ^C
+			l.midLine = l.midLine || !l.ended // the terminal has echoed ^C
 			l.mu.Unlock()
 			time.AfterFunc(noticeDelay, func() {
 				l.printNotice(fmt.Sprintf("the program got SIGINT and has %v to end; Ctrl-C again ends it now", grace))
@@ -171,13 +171,13 @@ func (l *outputPrinter) announceWait(ctx context.Context, grace time.Duration) {
 	})
 }
 
-// printNotice prints a line of sandbox-run between the program's output, unless the run has ended or a write blocks.
+// printNotice prints a line of sandbox-run between the program's output, unless no program runs or a write blocks.
 func (l *outputPrinter) printNotice(text string) {
 	if !l.mu.TryLock() {
 		return
 	}
 	defer l.mu.Unlock()
-	if l.ended {
+	if l.ended || !l.begun {
 		return
 	}
 	l.wait.End()
