@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -59,17 +59,8 @@ func TestThreatA6Colours(t *testing.T) {
 		"\x1b[" + strings.Repeat("1", 61) + "m": "\x1b[" + strings.Repeat("1", 61) + "m",
 	} {
 		for step := 1; step <= 5; step++ {
-			var out strings.Builder
-			e := &escaper{to: &out, colours: true}
-			for rest := in; rest != ""; {
-				n := min(len(rest), step)
-				if _, err := e.Write([]byte(rest[:n])); err != nil || len(e.pending) > maxColour {
-					t.Fatal(err, len(e.pending))
-				}
-				rest = rest[n:]
-			}
-			if err := e.Flush(); err != nil || out.String() != want {
-				t.Errorf("%q in steps of %d: %q, want %q; %v", in, step, out.String(), want, err)
+			if got := escapeInSteps(t, []byte(in), step, true); got != want {
+				t.Errorf("%q in steps of %d: %q, want %q", in, step, got, want)
 			}
 		}
 	}
@@ -104,32 +95,45 @@ func TestEndsLine(t *testing.T) {
 func FuzzEscape(f *testing.F) {
 	f.Add([]byte("\x1b[2J漢\r\n\r\xff\u009b\u202e"), uint8(1))
 	f.Add([]byte("\xe6\xbc"), uint8(2))
+	f.Add([]byte("\x1b[1;31mred\x1b[>4m\x1b[0"), uint8(3))
+	colour := regexp.MustCompile(`\x1b\[[0-9:;]*m`)
 	f.Fuzz(func(t *testing.T, text []byte, step uint8) {
-		var pieces bytes.Buffer
-		e := newEscaper(&pieces)
-		for rest := text; len(rest) > 0; {
-			n := min(len(rest), int(step%7)+1)
-			if wrote, err := e.Write(rest[:n]); wrote != n || err != nil {
-				t.Fatal(wrote, err)
+		for _, colours := range []bool{false, true} {
+			shown := escapeInSteps(t, text, int(step%7)+1, colours)
+			if whole := escapeInSteps(t, text, len(text)+1, colours); whole != shown {
+				t.Fatalf("%q in pieces is %q, as a whole %q", text, shown, whole)
 			}
-			rest = rest[n:]
-		}
-		if err := e.Flush(); err != nil {
-			t.Fatal(err)
-		}
-		if whole := EscapeText(string(text)); whole != pieces.String() {
-			t.Fatalf("%q in pieces is %q, as a whole %q", text, pieces.String(), whole)
-		}
-		shown := pieces.String()
-		if !utf8.ValidString(shown) {
-			t.Fatalf("%q is shown as invalid %q", text, shown)
-		}
-		for _, r := range strings.ReplaceAll(shown, "\r\n", "\n") {
-			if r != '\n' && r != '\t' && (r < 0x20 || r >= 0x7f && r < 0xa0 || reorders(r)) {
-				t.Fatalf("%q is shown with %U", text, r)
+			if !utf8.ValidString(shown) {
+				t.Fatalf("%q is shown as invalid %q", text, shown)
+			}
+			if colours {
+				shown = colour.ReplaceAllString(shown, "")
+			}
+			for _, r := range strings.ReplaceAll(shown, "\r\n", "\n") {
+				if r != '\n' && r != '\t' && (r < 0x20 || r >= 0x7f && r < 0xa0 || reorders(r)) {
+					t.Fatalf("%q is shown with %U", text, r)
+				}
 			}
 		}
 	})
+}
+
+// escapeInSteps writes text to an escaper, step bytes at a time.
+func escapeInSteps(t *testing.T, text []byte, step int, colours bool) string {
+	t.Helper()
+	var out strings.Builder
+	e := &escaper{to: &out, colours: colours}
+	for rest := text; len(rest) > 0; {
+		n := min(len(rest), step)
+		if wrote, err := e.Write(rest[:n]); wrote != n || err != nil || len(e.pending) > maxColour {
+			t.Fatal(wrote, err, len(e.pending))
+		}
+		rest = rest[n:]
+	}
+	if err := e.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }
 
 // An escaped JSON document has the same meaning.
