@@ -13,7 +13,7 @@ import (
 // started while the command line is parsed. command and completion are certain. The other fields are guesses; a wrong one only costs time,
 // because the parser decides (handOverParsed).
 type arguments struct {
-	command     *subcommand // the subcommand; nil is a run, or flags of the root alone
+	command     *subcommand // the subcommand; nil is a run without its name, or flags of the root alone
 	completion  bool        // a shell requests completions
 	sandbox     bool        // this executable will make a sandbox
 	native      bool        // the sandbox is one of the default backend
@@ -29,7 +29,7 @@ func scanArguments(args []string, getenv func(string) string) arguments {
 	if a.completion || args[0] == "help" || a.command != nil && !a.command.sandbox {
 		return a
 	}
-	a.sandbox, a.native, a.localServer = true, true, a.command == nil
+	a.sandbox, a.native, a.localServer = true, true, a.command == nil || a.command.name == runName
 	for _, name := range append([]string{"server"}, localFlags...) {
 		if value := getenv(EnvironmentName(name)); value != "" {
 			a.applyFlag(name, value)
@@ -43,7 +43,7 @@ func scanArguments(args []string, getenv func(string) string) arguments {
 		}
 		if name, ok := strings.CutPrefix(flag, "--"); ok {
 			a.applyFlag(name, value)
-		} else if arg == "-h" {
+		} else if arg == "-h" || arg == "-V" {
 			a.applyFlag("help", "")
 		}
 	}

@@ -18,7 +18,9 @@ func TestScanArguments(t *testing.T) {
 		"exec -- ls": sandbox + native, "--volume=a:/b x.py": sandbox + native, "--dry-run x.py": sandbox + native,
 		"--strict x.py": sandbox + native,
 		"--help":        nothing, "-h": nothing, "x.py --version": nothing, "help exec": nothing, "": nothing,
-		"-": sandbox + native + local, "--lang python": sandbox + native + local,
+		"-V": nothing, "run -V": nothing, "run x.py": sandbox + native + local, "run --server never exec": sandbox + native,
+		"run": sandbox + native + local,
+		"-":   sandbox + native + local, "--lang python": sandbox + native + local,
 		// The default backend is opened early only if it will be used.
 		"x.py --backend native": sandbox, "--require gvisor x.py": sandbox, "exec --runtime runsc -- ls": sandbox,
 		"exec -- ls --backend oci": sandbox + native,
@@ -57,10 +59,10 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s: made here: %v, done by %v, short %q", c.name, c.make != nil, c.by, c.short)
 		}
 	}
-	// exec is the only subcommand for which a sandbox is prepared.
+	// A sandbox is prepared for run and exec alone.
 	c := &Invocation{Std: Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}}
 	for _, cmd := range c.newRoot().Commands() {
-		if a := scanArguments([]string{cmd.Name()}, func(string) string { return "" }); a.sandbox != (cmd.Name() == "exec") {
+		if a := scanArguments([]string{cmd.Name()}, func(string) string { return "" }); a.sandbox != (cmd.Name() == "exec" || cmd.Name() == runName) {
 			t.Errorf("%s: %v", cmd.Name(), a.sandbox)
 		}
 	}

@@ -152,7 +152,7 @@ func (c *Invocation) runCommand(o *execOptions) error {
 	if err != nil {
 		return errors.Join(nameSignal(s.ctx, err), o.recordRun(s.log, "", nil, err))
 	}
-	show, streams := c.connectOutput(&o.boxOptions, s.stop)
+	show, streams := c.connectOutput(s.ctx, &o.boxOptions, s.stop)
 	if o.stdin {
 		streams.Stdin = c.Std.In
 	}

@@ -41,6 +41,31 @@ type runOptions struct {
 	copyOuts []copyOut
 }
 
+// runName is the subcommand that does the same as the root command.
+const runName = "run"
+
+// newRun makes the subcommand run. It has no flags of its own: the root command parses its arguments, all of which are flags, code and
+// arguments of the program.
+func (c *Invocation) newRun() *cobra.Command {
+	return &cobra.Command{
+		Use: runName + " [flags] [FILE|DIR|-] [-- ARGUMENT...]", DisableFlagParsing: true,
+		Long: "Runs code. sandbox-run does the same without this word, unless the first argument is the name of a\ncommand.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			if err := root.ParseFlags(args); err != nil {
+				return root.FlagErrorFunc()(root, err)
+			}
+			if help, _ := root.Flags().GetBool("help"); help {
+				return root.Help()
+			}
+			if err := root.PersistentPreRunE(root, nil); err != nil {
+				return err
+			}
+			return root.RunE(root, root.Flags().Args())
+		},
+	}
+}
+
 const rootLong = `Runs untrusted code in a fresh Linux sandbox that is isolated and limited, and removed
 afterwards. The program's output is passed on as it is printed; the exit code is the
 program's own.
@@ -73,7 +98,7 @@ func (c *Invocation) addRunFlags(root *cobra.Command, version *bool) *runOptions
 		{"What is run", o.addCodeFlags}, {string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
 		{string(executor.GroupStrength), o.addStrengthFlags}, {"Where it runs", o.addServerFlags}, {"Input and output", func(fs *pflag.FlagSet) {
 			o.addOutputFlags(fs, c)
-			fs.BoolVar(version, "version", false, "print the version")
+			fs.BoolVarP(version, "version", "V", false, "print the version")
 		}},
 		{string(executor.GroupLanguages), o.addLanguageFlags},
 	}.AddTo(root)
@@ -115,7 +140,7 @@ func (o *runOptions) addLanguageFlags(fs *pflag.FlagSet) {
 func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) error {
 	flags := cmd.Flags()
 	// No arguments, on a terminal: print the help.
-	if len(c.Args) == 0 && IsTerminal(c.Std.In) {
+	if c.isBare() && IsTerminal(c.Std.In) {
 		c.Code = codeUsage
 		return c.writeHelp(c.Std.Err, cmd)
 	}
@@ -130,11 +155,16 @@ func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) e
 	if err == nil && !done {
 		err = c.executeHere(o)
 	}
-	if errors.Is(err, errNoCode) && len(c.Args) == 0 {
+	if errors.Is(err, errNoCode) && c.isBare() {
 		c.Code = codeUsage
 		return c.writeHelp(c.Std.Err, cmd)
 	}
 	return NameSource(flags, err, HelpHint(cmd))
+}
+
+// isBare reports whether the command line has neither code nor flags.
+func (c *Invocation) isBare() bool {
+	return len(c.Args) == 0 || len(c.Args) == 1 && c.Args[0] == runName
 }
 
 // complete fills in the fields that depend on several flags, and checks their values.
@@ -217,7 +247,7 @@ func (c *Invocation) executeHere(o *runOptions) error {
 		return err
 	}
 	defer s.close()
-	show, streams := c.connectOutput(&o.boxOptions, s.stop)
+	show, streams := c.connectOutput(s.ctx, &o.boxOptions, s.stop)
 	onPrepare := func(what string) func() {
 		show.wait.Start(what)
 		return show.wait.End
@@ -285,13 +315,19 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 		result.Code = codeOurs
 	}
 	return c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
-		noun: "program", headed: true, phases: result.Phases, machine: m, whole: !o.noStream, wrote: copied.written, lost: copied.lost,
+		noun: "program", headed: c.hasHeader(&o.boxOptions), phases: result.Phases, machine: m, whole: !o.noStream,
+		wrote: copied.written, lost: copied.lost,
 	})
 }
 
-// printHeader prints language, image and tier of the run that begins, if standard error is a terminal.
+// hasHeader reports whether runs have a header: standard error is a terminal.
+func (c *Invocation) hasHeader(o *boxOptions) bool {
+	return c.format == FormatText && !o.quiet && IsTerminal(c.Std.Err)
+}
+
+// printHeader prints language, image and tier of the run that begins.
 func (c *Invocation) printHeader(o *runOptions, ready *wire.Ready) {
-	if c.format != FormatText || o.quiet || !IsTerminal(c.Std.Err) || ready == nil {
+	if !c.hasHeader(&o.boxOptions) || ready == nil {
 		return
 	}
 	text := ready.Language

@@ -27,8 +27,9 @@ const (
 )
 
 // commands is the list of subcommands, in the order of help. Both executables build their command tree from it; the thin one hands
-// over the commands of the full one. The root command, which runs code, is not in the list.
+// over the commands of the full one.
 var commands = []subcommand{
+	{name: runName, short: "Run code: the same as without a command", sandbox: true, make: (*Invocation).newRun},
 	{name: "exec", short: "Run a command in a fresh sandbox", sandbox: true, make: (*Invocation).newExec},
 	{name: "languages", short: "List the languages and their toolchains", by: full},
 	{name: "template", short: "List, show and start code templates", by: full},

@@ -68,9 +68,9 @@ func startWhenReady(t *testing.T, args ...string) (cmd *exec.Cmd, out io.Reader,
 
 func TestSignals(t *testing.T) {
 	needRoot(t)
-	const polite = `trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done`
-	const stubborn = `trap '' TERM; echo ready; while :; do sleep 0.05; done`
-	const hears = `trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done`
+	const polite = `trap 'echo bye; exit 7' TERM; trap 'echo stopped; exit 7' INT; echo ready; while :; do sleep 0.05; done`
+	const stubborn = `trap '' TERM INT; echo ready; while :; do sleep 0.05; done`
+	const hears = `trap 'echo heard' TERM INT; echo ready; while :; do sleep 0.05; done`
 	for _, test := range []struct {
 		name    string
 		program string
@@ -81,7 +81,7 @@ func TestSignals(t *testing.T) {
 		why     string // on stderr
 		atMost  time.Duration
 	}{
-		{"Ctrl-C", polite, "20s", []syscall.Signal{syscall.SIGINT}, 130, "bye\n", "cancelled by Ctrl-C", 10 * time.Second},
+		{"Ctrl-C", polite, "20s", []syscall.Signal{syscall.SIGINT}, 130, "stopped\n", "cancelled by Ctrl-C", 10 * time.Second},
 		{"SIGTERM", polite, "20s", []syscall.Signal{syscall.SIGTERM}, 143, "bye\n", "cancelled by SIGTERM", 10 * time.Second},
 		{"SIGHUP", polite, "20s", []syscall.Signal{syscall.SIGHUP}, 129, "bye\n", "cancelled by SIGHUP", 10 * time.Second},
 		{"SIGQUIT", polite, "20s", []syscall.Signal{syscall.SIGQUIT}, 131, "bye\n", "cancelled by SIGQUIT", 10 * time.Second},
@@ -126,7 +126,7 @@ func TestSignals(t *testing.T) {
 func TestSignalExitCodeInJSON(t *testing.T) {
 	needRoot(t)
 	log := filepath.Join(t.TempDir(), "audit.jsonl")
-	const polite = `trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done`
+	const polite = `trap 'exit 7' TERM INT; echo ready; while :; do sleep 0.05; done`
 	for _, test := range []struct {
 		args   []string
 		signal syscall.Signal

@@ -32,6 +32,7 @@ type boxOptions struct {
 	tty        bool
 	raw        bool
 	quiet      bool
+	summary    bool
 	noStream   bool
 	auditLog   string
 	image      string
@@ -96,6 +97,7 @@ func (o *boxOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
 	AddParsed(fs, &c.colour, "color", ColourAuto, "`when` to use colour: auto, always, never", ReadOneOf(ColourAuto, ColourAlways,
 		ColourNever))
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "no header, no summary, and no reason if the program is ended")
+	fs.BoolVar(&o.summary, "summary", false, "print the summary also if standard error is no terminal")
 	fs.StringVar(&o.auditLog, "audit-log", "", "audit log `file` for this run (default your own log); off: no log")
 	fs.BoolP("help", "h", false, "show this help")
 }
@@ -123,6 +125,13 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	}
 	if o.tty && o.noStream {
 		return sandbox.Invalid("tty", "a terminal is used while the program runs; leave out --no-stream")
+	}
+	if o.quiet && o.summary {
+		if isOnCommandLine(flags, "quiet") == isOnCommandLine(flags, "summary") {
+			return sandbox.Invalid("summary", "--quiet prints none; leave out one of them")
+		}
+		o.quiet = isOnCommandLine(flags, "quiet") // a flag has precedence over a variable
+		o.summary = !o.quiet
 	}
 	// An empty value is probably that of an unset shell variable. It must not mean the default.
 	for _, name := range []string{"image", "spill", "audit-log", "runtime", "docker-host"} {

@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -23,46 +27,44 @@ type outputPrinter struct {
 	out     *sink // nil if no output is printed while the program runs
 	err     *sink
 	failed  error
+	ended   bool // finish was called
 	midLine bool // the last output on the terminal does not end in a newline
 }
 
 // sink is standard output or standard error of this process.
 type sink struct {
 	to       io.Writer
+	file     *os.File
 	terminal bool
+	styled   bool     // bytes that passed unchanged may have changed colours
 	escaper  *escaper // nil when bytes pass unchanged
 }
 
-// newSink makes a sink. On a terminal it escapes and tints the output unless plain is set; elsewhere it writes all bytes unchanged.
-func newSink(f *os.File, plain bool, tint string) *sink {
-	s := &sink{to: f, terminal: IsTerminal(f)}
+// newSink makes a sink. On a terminal it escapes the output unless plain is set; elsewhere it writes all bytes unchanged.
+func newSink(f *os.File, plain bool) *sink {
+	s := &sink{to: f, file: f, terminal: IsTerminal(f)}
 	if s.terminal && !plain {
-		var to io.Writer = f
-		if tint != "" {
-			to = tinted{f, tint}
-		}
-		s.escaper = newEscaper(to)
+		s.escaper = newEscaper(f)
 		s.to = s.escaper
 	}
 	return s
 }
 
-// EscapedStderr returns a writer to standard error that escapes control characters if standard error is a terminal.
-func (c *Invocation) EscapedStderr() io.Writer { return newSink(c.Std.Err, false, "").to }
-
-// tinted writes in a colour, and resets the colour after each write.
-type tinted struct {
-	to   io.Writer
-	code string
-}
-
-func (t tinted) Write(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
+// reset restores the terminal's own colours, which the program may have changed.
+func (s *sink) reset() error {
+	if s.escaper != nil {
+		s.styled, s.escaper.styled = s.escaper.styled, false
 	}
-	_, err := io.WriteString(t.to, Palette(true).in(t.code, string(p)))
-	return len(p), err
+	if !s.styled {
+		return nil
+	}
+	s.styled = false
+	_, err := io.WriteString(s.file, resetColours)
+	return err
 }
+
+// EscapedStderr returns a writer to standard error that escapes control characters if standard error is a terminal.
+func (c *Invocation) EscapedStderr() io.Writer { return newSink(c.Std.Err, false).to }
 
 func (l *outputPrinter) printEvent(e sandbox.Event) {
 	l.mu.Lock()
@@ -110,9 +112,13 @@ func (l *outputPrinter) writeTo(s *sink, data []byte) {
 		l.keepFailure(err)
 		return
 	}
-	if s.terminal {
-		l.midLine = data[len(data)-1] != '\n'
+	if !s.terminal {
+		return
 	}
+	if ends, known := endsLine(data); known {
+		l.midLine = !ends
+	}
+	s.styled = s.styled || s.escaper == nil && bytes.IndexByte(data, escapeCode) >= 0
 }
 
 // keepFailure keeps the first write error and cancels the run: its output can no longer be delivered.
@@ -123,27 +129,84 @@ func (l *outputPrinter) keepFailure(err error) {
 	}
 }
 
-// finish writes the bytes that escapers hold. If a write still blocks, it does nothing.
+// finish writes the bytes that escapers hold, and restores the terminal's colours. If a write still blocks, it does nothing.
 func (l *outputPrinter) finish() {
-	if !l.mu.TryLock() {
+	if !l.tryLock() {
 		return
 	}
 	defer l.mu.Unlock()
+	l.ended = true
 	l.wait.End()
 	l.flushSinks()
 }
 
+// flushSinks writes what the sinks hold. The terminal's colours are its own again: a line of sandbox-run may follow.
 func (l *outputPrinter) flushSinks() {
 	for _, s := range []*sink{l.out, l.err} {
-		if s != nil && s.escaper != nil && l.failed == nil {
+		if s == nil || l.failed != nil {
+			continue
+		}
+		if s.escaper != nil {
 			l.failed = s.escaper.Flush()
 		}
+		l.failed = errors.Join(l.failed, s.reset())
 	}
+}
+
+// noticeDelay is how long a program may take to end after Ctrl-C before the command says what it waits for.
+const noticeDelay = 200 * time.Millisecond
+
+// announceWait prints, some time after Ctrl-C has cancelled the run, that the program has not ended yet.
+func (l *outputPrinter) announceWait(ctx context.Context, grace time.Duration) {
+	context.AfterFunc(ctx, func() {
+		var signal SignalCause
+		if errors.As(context.Cause(ctx), &signal) && signal == interrupt {
+			l.mu.Lock()
+			l.midLine = l.midLine || !l.ended // the terminal has echoed ^C
+			l.mu.Unlock()
+			time.AfterFunc(noticeDelay, func() {
+				l.printNotice(fmt.Sprintf("the program got SIGINT and has %v to end; Ctrl-C again ends it now", grace))
+			})
+		}
+	})
+}
+
+// printNotice prints a line of sandbox-run between the program's output, unless no program runs or a write blocks.
+func (l *outputPrinter) printNotice(text string) {
+	if !l.mu.TryLock() {
+		return
+	}
+	defer l.mu.Unlock()
+	if l.ended || !l.begun {
+		return
+	}
+	l.wait.End()
+	for _, s := range []*sink{l.out, l.err} {
+		if s != nil {
+			_ = s.reset() // writing the output reports a terminal that is gone
+		}
+	}
+	if l.midLine {
+		fmt.Fprintln(l.c.Std.Err)
+	}
+	l.c.PrintMessage(text)
+	l.midLine = true // another ^C may follow
+}
+
+// tryLock locks mu, and reports whether that succeeded in time: a write that blocks holds mu, a notice only for a moment.
+func (l *outputPrinter) tryLock() bool {
+	for range 50 {
+		if l.mu.TryLock() {
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
 }
 
 // writeError returns the first write error, or nil if a write still blocks.
 func (l *outputPrinter) writeError() error {
-	if !l.mu.TryLock() {
+	if !l.tryLock() {
 		return nil
 	}
 	defer l.mu.Unlock()

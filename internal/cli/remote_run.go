@@ -102,7 +102,7 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 	defer r.dropConnection()
 	r.ctx, r.stop = c.onSignals(r.dropConnection)
 
-	show, streams := c.connectOutput(&o.boxOptions, r.stop)
+	show, streams := c.connectOutput(r.ctx, &o.boxOptions, r.stop)
 	show.begin = func() { c.printHeader(o, r.ready) }
 	streams.Stdin = o.program.stdin
 	var returnTerminal func()
@@ -226,7 +226,8 @@ func (r *remoteRun) sendInput(reading context.Context, streams *sandbox.IO) {
 func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
 	defer done()
-	if r.session.Cancel(ctx) != nil {
+	var signal SignalCause
+	if r.session.Cancel(ctx, errors.As(context.Cause(r.ctx), &signal) && signal == interrupt) != nil {
 		r.dropConnection()
 	}
 	grace := r.o.limits.Grace

@@ -137,6 +137,9 @@ func (c *Invocation) newRoot() *cobra.Command {
 		},
 		// Flags that are not given are read from the environment. Then it is known which executable does the work.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkVariables(cmd, os.Environ()); err != nil && !cmd.Hidden { // __complete is hidden
+				return err
+			}
 			if err := ReadEnvironment(cmd.Flags(), os.LookupEnv, HelpHint(cmd)); err != nil {
 				return err
 			}
@@ -151,6 +154,9 @@ func (c *Invocation) newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(c.flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		var err error
+		if cmd.Name() == runName {
+			cmd = root
+		}
 		if cmd.DisableFlagParsing { // the full executable has the help text
 			err = cmd.RunE(cmd, nil)
 		} else {
@@ -400,6 +406,9 @@ func Version(info *debug.BuildInfo, ok bool) string {
 
 // SignalCause is the signal that cancelled a run.
 type SignalCause = sandbox.SignalCause
+
+// interrupt is the signal of Ctrl-C.
+const interrupt = SignalCause(syscall.SIGINT)
 
 // CancelOnSignals handles SIGINT, SIGTERM, SIGHUP and SIGQUIT: the first signal cancels the context with a SignalCause, the second calls
 // kill in a goroutine, and the third ends this process, even if a call blocks. The handler stays until the process ends.

@@ -51,7 +51,7 @@ func (s *runEnvironment) close() {
 }
 
 // connectOutput makes the printer and the streams for the program's output.
-func (c *Invocation) connectOutput(o *boxOptions, stop context.CancelCauseFunc) (*outputPrinter, sandbox.IO) {
+func (c *Invocation) connectOutput(ctx context.Context, o *boxOptions, stop context.CancelCauseFunc) (*outputPrinter, sandbox.IO) {
 	streams := sandbox.IO{OutputSpace: new(sandbox.OutputStore).For("")} // freed with the process
 	if o.spill != "" {
 		streams.Spill = &sandbox.Spill{Dir: o.spill}
@@ -63,6 +63,9 @@ func (c *Invocation) connectOutput(o *boxOptions, stop context.CancelCauseFunc) 
 	if c.format == FormatText && CanRedraw(c.Std.Err) && !o.quiet {
 		show.wait = &Progress{To: c.Std.Err}
 	}
+	if c.format == FormatText && IsTerminal(c.Std.Err) && !o.quiet && !o.tty {
+		show.announceWait(ctx, o.limits.Or(sandbox.DefaultLimits()).Grace)
+	}
 	if c.format == FormatText && !o.noStream {
 		show.out, show.err = c.newSinks(o)
 	}
@@ -73,11 +76,16 @@ func (c *Invocation) connectOutput(o *boxOptions, stop context.CancelCauseFunc) 
 // newSinks makes the sinks for the program's standard output and standard error.
 func (c *Invocation) newSinks(o *boxOptions) (out, err *sink) {
 	plain := o.raw || o.tty // a program on a terminal needs its control characters
-	tint := ""
-	if c.Palette(c.Std.Err) {
-		tint = colourRed
+	out, err = newSink(c.Std.Out, plain), newSink(c.Std.Err, plain)
+	for _, s := range []*sink{out, err} {
+		if s.escaper != nil {
+			s.escaper.colours = bool(c.Palette(s.file))
+		}
 	}
-	return newSink(c.Std.Out, plain, ""), newSink(c.Std.Err, plain, tint)
+	if err.escaper != nil && err.escaper.colours {
+		err.escaper.tint = colourRed
+	}
+	return out, err
 }
 
 // attachTerminal connects the terminal to the program if --tty is given. The terminal becomes raw when the program starts. The caller
@@ -94,10 +102,10 @@ func (c *Invocation) attachTerminal(o *boxOptions, streams *sandbox.IO) (size *s
 	streams.OnEvent = func(e sandbox.Event) {
 		// This runs in another goroutine: a panic would end the process without the deferred functions of the caller.
 		defer t.restoreOnPanic()
+		show(e) // a header needs the terminal as it was
 		if e.Kind == sandbox.EventPhase && e.Phase == sandbox.DefaultPhase {
 			t.makeRaw() // during compilation, Ctrl-C still reaches sandbox-run
 		}
-		show(e)
 	}
 	return TerminalSize(c.Std.In, c.Std.Out, c.Std.Err), sync.OnceFunc(func() {
 		close(ended)
@@ -121,7 +129,8 @@ func (c *Invocation) concludeRun(s *runEnvironment, o *boxOptions, r *sandbox.Re
 		return nil
 	case err != nil:
 		return &sandbox.Error{Op: "pass on output", Err: err}
-	case c.format == FormatText && !o.quiet:
+	case c.format == FormatText && !o.quiet || o.summary:
+		end.asked = o.summary
 		c.printSummary(r, end, show.midLine)
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/app"
 )
 
 // colours lets the commands of the screen use colour.
@@ -35,6 +37,12 @@ func TestRunOnTerminal(t *testing.T) {
 		"raw":    {[]string{"--raw", "-l", "python", "-c", `print("\x1b[1mbold")`}, 0, []string{"\x1b[1mbold"}, nil},
 		"escaped": {[]string{"-l", "python", "-c", `import sys; print("\x1b[2J"); print("\x1b]0;t\a", file=sys.stderr)`}, 0,
 			[]string{`\x1b[2J`, `\x1b]0;t\x07`}, []string{"\x1b[2J", "\x1b]0"}},
+		"coloured": {[]string{"-l", "python", "-c", `import sys; print("\x1b[1;32mgreen\x1b[0m\x1b[2J"); print("\x1b[41mleft red", end="")`}, 0,
+			[]string{"\x1b[1;32mgreen\x1b[0m\\x1b[2J\r\n\x1b[41mleft red\x1b[0m\r\nsandbox-run: "}, nil},
+		"not coloured": {[]string{"--color", "never", "-l", "python", "-c", `print("\x1b[32mgreen")`}, 0, []string{`\x1b[32mgreen`}, nil},
+		"offline": {[]string{"-l", "python", "-c", `import socket; socket.create_connection(("127.0.0.1", 9))`}, 1,
+			[]string{"Network is unreachable", "network:\x1b[0m 1 attempt(s) to connect or to send failed: the sandbox has no network",
+				"for a loopback of its own: --network localhost"}, nil},
 		"quiet": {[]string{"-q", "-l", "python", "-c", both}, 0, []string{"out\r\n"}, []string{"python 3", "sandbox-run:"}},
 		"memory": {[]string{"--memory", "64m", "-l", "python", "-c", "x = bytearray(300 << 20)"}, 137,
 			[]string{"memory_limit", "why:", "64 MiB of memory (peak ", "--memory 128m"}, nil},
@@ -113,13 +121,69 @@ func TestRunInput(t *testing.T) {
 func TestRunTTY(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)
-	cmd := s.start("-t", "-l", "python", "-c",
+	cmd := s.start("run", "-t", "-l", "python", "-c",
 		`import os, sys; print(sys.stdin.isatty(), sys.stdout.isatty(), os.get_terminal_size()); print("got", input())`)
 	s.waitFor("True True os.terminal_size(columns=100, lines=30)")
+	s.waitFor(" · tier container (native)\r\nTrue") // the header, before the terminal is raw
 	s.typeIn("hello\r")
 	s.waitFor("got hello")
 	if code := exitCode(t, cmd.Wait()); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// Code is read from a terminal until Ctrl-D, and the command says so.
+func TestRunTypedCode(t *testing.T) {
+	needRoot(t)
+	s := newScreen(t)
+	cmd := s.start("-l", "python")
+	s.waitFor("sandbox-run: reading code from the terminal; end with Ctrl-D\r\n")
+	s.typeIn("print(6 * 7)\r\x04")
+	s.waitFor("\n42\r\n")
+	if code := exitCode(t, cmd.Wait()); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A bash without the bash-completion package completes commands, flags, their values, and the names of templates, workspaces and images.
+func TestCompletionInBash(t *testing.T) {
+	needRoot(t)
+	images, err := preparedImages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScreen(t)
+	dir := filepath.Dir(binary(t))
+	s.env = append(s.env, "PATH="+dir+":"+os.Getenv("PATH"), "PS1=> ", "XDG_CONFIG_HOME="+t.TempDir(), "XDG_DATA_HOME="+t.TempDir(),
+		app.ImagesVariable+"="+images)
+	for _, args := range [][]string{
+		{"template", "new", "tidy-up", "--lang", "python"}, {"--workspace", "my-files", "-l", "shell", "-c", "true"},
+	} {
+		cmd := command(t, args...)
+		cmd.Env = append(os.Environ(), s.env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
+	bash := s.startAs("/bin/bash", "--norc", "--noprofile", "-i")
+	s.waitFor("> ")
+	s.typeIn("source <(sandbox-run completion bash); echo sour''ced\r")
+	s.waitFor("sourced\r\n")
+	for _, test := range [][2]string{
+		{"ru", "run "}, {"--lang pyt", "--lang python "}, {"run --lang=pyt", "run --lang=python "},
+		{"exec --network loc", "exec --network localhost "}, {"--template tidy", "--template tidy-up "},
+		{"template show tidy", "template show tidy-up "}, {"run --workspace my", "run --workspace my-files "},
+		{"workspace rm my", "workspace rm my-files "}, {"--image test/b", "--image test/box:latest "},
+		{"image rm test/b", "image rm test/box:latest "},
+	} {
+		s.typeIn("sandbox-run " + test[0] + "\t")
+		s.waitFor("> sandbox-run " + test[1])
+		s.typeIn("\x03")
+		s.waitFor("> sandbox-run " + test[1] + "^C")
+	}
+	s.typeIn("exit\r")
+	if err := bash.Wait(); err != nil && exitCode(t, err) != 130 { // bash returns the status of the last line, which was interrupted
+		t.Error(err)
 	}
 }
 

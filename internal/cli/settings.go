@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -305,11 +304,4 @@ func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field)
 			panic(fmt.Sprintf("flag %s: no way to read %T", name, v))
 		}
 	}
-}
-
-// nearestFlag returns the flag with the most similar name; empty if none is similar.
-func nearestFlag(flags *pflag.FlagSet, name string) string {
-	var all []string
-	flags.VisitAll(func(f *pflag.Flag) { all = append(all, f.Name) })
-	return nearest.Word(name, all)
 }

@@ -98,9 +98,9 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 	case fromFiles:
 		return nil, false, s.readFiles(o.files.Values)
 	case len(words) == 0:
-		return nil, true, s.readStdin(c.Std.In)
+		return nil, true, s.readStdin(c, o.quiet)
 	case words[0] == StdinName:
-		return words[1:], true, s.readStdin(c.Std.In)
+		return words[1:], true, s.readStdin(c, o.quiet)
 	case !pathExists(words[0]) && strings.ContainsAny(words[0], "./"): // no command is called so
 		return nil, false, missingFile(words[0])
 	case !pathExists(words[0]):
@@ -170,8 +170,11 @@ func pathExists(name string) bool {
 	return err == nil || !errors.Is(err, os.ErrNotExist)
 }
 
-func (s *source) readStdin(in *os.File) error {
-	code, err := readCode("standard input", in)
+func (s *source) readStdin(c *Invocation, quiet bool) error {
+	if IsTerminal(c.Std.In) && !quiet {
+		c.PrintMessage("reading code from the terminal; end with Ctrl-D")
+	}
+	code, err := readCode("standard input", c.Std.In)
 	if err != nil {
 		return err
 	}

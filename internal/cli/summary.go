@@ -19,6 +19,7 @@ type outcome struct {
 	phases  []executor.PhaseResult
 	machine sandbox.Machine
 	headed  bool     // printHeader has shown the tier
+	asked   bool     // by --summary
 	whole   bool     // the output was printed while the program ran
 	wrote   []string // files that were copied out
 	lost    []string // files that were not copied out, with the reason
@@ -27,15 +28,15 @@ type outcome struct {
 // cleanupNote is the beginning of the note about leftovers.
 const cleanupNote = executor.CleanupNote
 
-// printSummary prints the summary of a run to standard error. On a terminal it is a block; elsewhere printWarnings prints a line for each
-// important fact.
+// printSummary prints the summary of a run to standard error. On a terminal, and with --summary, it is a block; otherwise printWarnings
+// prints a line for each important fact.
 func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
-	if !IsTerminal(c.Std.Err) {
+	terminal := IsTerminal(c.Std.Err)
+	if !terminal && !s.asked {
 		c.printWarnings(r, s)
 		return
 	}
-	var signal SignalCause
-	if midLine || errors.As(s.cause, &signal) { // the terminal has echoed ^C
+	if terminal && midLine {
 		fmt.Fprintln(c.Std.Err)
 	}
 	paint := c.Palette(c.Std.Err)
@@ -50,16 +51,7 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 		if v.Kind == sandbox.ViolationSyscall || repeatsVerdict(v, r.Verdict) {
 			continue // describeRefused lists system calls, and whyEnded explains the verdict
 		}
-		text := v.Detail
-		switch {
-		case v.Kind == sandbox.ViolationOutput && s.whole:
-			text += "; what was shown is complete; to keep more: " + v.Allow
-		case v.Kind == sandbox.ViolationOutput:
-			text += toSeeTheRest
-		case v.Allow != "":
-			text += "; to allow more: " + v.Allow
-		}
-		line(v.Kind, text)
+		line(v.Kind, s.describeViolation(v))
 	}
 	if text := describeRefused(r.Violations); text != "" {
 		line("refused", text)
@@ -89,6 +81,21 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	}
 }
 
+// describeViolation explains a violation, and names the flag that allows more.
+func (s *outcome) describeViolation(v sandbox.Violation) string {
+	switch {
+	case v.Kind == sandbox.ViolationOutput && s.whole:
+		return v.Detail + "; what was shown is complete; to keep more: " + v.Allow
+	case v.Kind == sandbox.ViolationOutput:
+		return v.Detail + toSeeTheRest
+	case v.Kind == sandbox.ViolationNetwork && v.Allow != "":
+		return v.Detail + "; for a loopback of its own: " + v.Allow
+	case v.Allow != "":
+		return v.Detail + "; to allow more: " + v.Allow
+	}
+	return v.Detail
+}
+
 const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out --no-stream"
 
 // printWarnings prints to a log what the exit code does not show.
@@ -99,8 +106,10 @@ func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 		}
 	}
 	for _, v := range r.Violations {
-		if v.Kind == sandbox.ViolationOutput && !s.whole && !repeatsVerdict(v, r.Verdict) {
-			c.PrintMessage(v.Kind + ": " + v.Detail + toSeeTheRest)
+		told := v.Kind == sandbox.ViolationOutput && !s.whole || v.Kind == sandbox.ViolationPids ||
+			v.Kind == sandbox.ViolationNetwork && r.Verdict != sandbox.VerdictOK // else the program did without
+		if told && !repeatsVerdict(v, r.Verdict) {
+			c.PrintMessage(v.Kind + ": " + s.describeViolation(v))
 		}
 	}
 	for _, f := range s.lost {
@@ -150,7 +159,9 @@ func listFigures(r *sandbox.Result, s *outcome) []string {
 		end,
 		"wall " + ShortTime(time.Duration(m.WallTime)),
 		"cpu " + ShortTime(time.Duration(m.CPUTime)),
-		"memory " + sandbox.Size(m.MemoryPeak).String(),
+	}
+	if m.MemoryPeak > 0 { // 0: not known
+		all = append(all, "memory "+sandbox.Size(m.MemoryPeak).String())
 	}
 	for _, p := range s.phases {
 		switch {
@@ -249,11 +260,14 @@ func (c *Invocation) Palette(f *os.File) Palette {
 	return Palette(IsTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
 }
 
+// resetColours ends all colours of a terminal.
+const resetColours = "\x1b[0m"
+
 func (p Palette) in(code, text string) string {
 	if !p {
 		return text
 	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+	return "\x1b[" + code + "m" + text + resetColours
 }
 
 func (p Palette) bold(s string) string   { return p.in("1", s) }

@@ -342,14 +342,41 @@ var isolationRows = []row{
 		if got := e.ok(e.in(id, e.probe("loopback")...)); got == "ok\n" {
 			e.Error("loopback works without a network")
 		}
-		got := e.ok(e.in(id, e.probe("dial", "udp", "127.0.0.1:9")...))
-		if got == "ok\n" {
-			e.Error("udp works without a network")
+		for _, network := range []string{"tcp", "udp"} {
+			res := e.in(id, e.probe("dial", network, "127.0.0.1:9")...)
+			if e.ok(res) == "ok\n" {
+				e.Errorf("%s works without a network", network)
+			}
+			e.countsAttempts(res, 1, "--network localhost")
 		}
+		e.countsAttempts(e.in(id, e.probe("args")...), 0, "")
 	}},
 	{"network: localhost", []Expectation{Network}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost })
-		e.says(e.in(id, e.probe("loopback")...), "ok")
+		res := e.in(id, e.probe("loopback")...)
+		e.says(res, "ok")
+		e.countsAttempts(res, 0, "")
+		e.says(e.in(id, e.probe("interfaces")...), "ok\nlo true")
+		for _, to := range [][2]string{{"udp", "192.0.2.1:9"}, {"tcp", "192.0.2.1:9"}, {"tcp", "[2001:db8::1]:9"}} { // of documents
+			e.countsAttempts(e.in(id, e.probe("dial", to[0], to[1])...), 1, "")
+		}
 		e.says(e.in(id, e.sh("cat /proc/net/dev | grep : | cut -d: -f1 | tr -d ' '")...), "lo")
 	}},
+}
+
+// countsAttempts compares how many attempts to reach a network a result has, and the flag that would allow them.
+func (e *env) countsAttempts(res *sandbox.Result, want uint64, allow string) {
+	e.Helper()
+	var got []sandbox.Violation
+	for _, v := range res.Violations {
+		if v.Kind == sandbox.ViolationNetwork {
+			got = append(got, v)
+		}
+	}
+	if want == 0 && len(got) == 0 {
+		return
+	}
+	if len(got) != 1 || got[0].Count != want || got[0].Allow != allow {
+		e.Errorf("attempts to reach a network: %+v, want %d", got, want)
+	}
 }

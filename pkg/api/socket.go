@@ -310,7 +310,14 @@ var errOver = errors.New("the run is over")
 func (c *socketConn) apply(ctx context.Context, m *wire.Message) error {
 	in := c.run.input
 	if m.Type == wire.MessageCancel {
-		c.run.cancel(errForgotten)
+		switch m.Signal {
+		case "":
+			c.run.cancel(errForgotten)
+		case wire.SignalInterrupt:
+			c.run.cancel(errors.Join(errForgotten, sandbox.SignalCause(syscall.SIGINT)))
+		default:
+			return protocolError("cancel takes no signal but " + wire.SignalInterrupt)
+		}
 		return nil
 	}
 	if in == nil || c.run.isOver() {

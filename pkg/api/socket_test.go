@@ -179,6 +179,12 @@ func TestSocketSignals(t *testing.T) {
 	if c.last.Result == nil || c.last.Result.Verdict != sandbox.VerdictCancelled {
 		t.Errorf("%+v", c.last)
 	}
+	for signal, number := range map[string]string{"": "15\n", wire.SignalInterrupt: "2\n"} {
+		c = w.dial(w.start("trap", `"timeout":"200s"`), "")
+		c.readUntil(func() bool { return strings.Contains(c.out, "ready") })
+		c.sendMessage(wire.Message{Type: wire.MessageCancel, Signal: signal})
+		c.readUntil(func() bool { return strings.Contains(c.out, number) })
+	}
 }
 
 // TestSocketProtocol: a protocol violation ends the connection, and the run continues.
@@ -187,8 +193,8 @@ func TestSocketProtocol(t *testing.T) {
 	id := w.start("wait", `"timeout":"200s"`, `"interactive":true`)
 	for _, message := range []string{
 		"x", "[]", "{}", `{"type":"dance"}`, `{"type":"stdin","data":"!","encoding":"base64"}`, `{"type":"stdin","encoding":"rot13"}`,
-		`{"type":"signal","signal":"KILL"}`, `{"type":"resize","rows":0,"cols":1}`, `{"type":"resize","rows":-1}`, `{"type":"stdin","more":1}`,
-		`{"type":7}`,
+		`{"type":"signal","signal":"KILL"}`, `{"type":"cancel","signal":"SIGKILL"}`, `{"type":"resize","rows":0,"cols":1}`,
+		`{"type":"resize","rows":-1}`, `{"type":"stdin","more":1}`, `{"type":7}`,
 	} {
 		c := w.dial(id, "")
 		if err := c.Write(t.Context(), websocket.MessageText, []byte(message)); err != nil {

@@ -175,9 +175,14 @@ func (s *Connection) Resize(ctx context.Context, size sandbox.TTY) error {
 	return s.send(ctx, wire.Message{Type: wire.MessageResize, Rows: size.Rows, Cols: size.Cols})
 }
 
-// Cancel ends the program. Next then returns its result.
-func (s *Connection) Cancel(ctx context.Context) error {
-	return s.send(ctx, wire.Message{Type: wire.MessageCancel})
+// Cancel ends the program: it gets SIGTERM or, if interrupt is set, SIGINT, and SIGKILL when its grace period is over. Next then returns its
+// result.
+func (s *Connection) Cancel(ctx context.Context, interrupt bool) error {
+	m := wire.Message{Type: wire.MessageCancel}
+	if interrupt {
+		m.Signal = wire.SignalInterrupt
+	}
+	return s.send(ctx, m)
 }
 
 func (s *Connection) send(ctx context.Context, m wire.Message) error {

@@ -40,7 +40,7 @@ type Metrics struct {
 	CPUTime       Seconds `json:"cpu_time"`
 	CPUUser       Seconds `json:"cpu_user"`
 	CPUSystem     Seconds `json:"cpu_system"`
-	MemoryPeak    uint64  `json:"memory_peak"` // bytes
+	MemoryPeak    uint64  `json:"memory_peak,omitempty"` // bytes; absent: not known
 	IORead        uint64  `json:"io_read_bytes"`
 	IOWrite       uint64  `json:"io_write_bytes"`
 	ProcessesPeak int     `json:"processes_peak"`

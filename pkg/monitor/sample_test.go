@@ -8,7 +8,7 @@ import (
 
 // A sample in a stream has the names that the metrics at its end have, and seconds.
 func TestSampleNames(t *testing.T) {
-	metrics, err := json.Marshal(Metrics{MemoryCurrent: 1, ProcessesCurrent: 1, ProcessLimitHits: 1, DiskUsed: 1, DiskFull: true})
+	metrics, err := json.Marshal(Metrics{MemoryPeak: 1, MemoryCurrent: 1, ProcessesCurrent: 1, ProcessLimitHits: 1, DiskUsed: 1, DiskFull: true})
 	if err != nil {
 		t.Fatal(err)
 	}

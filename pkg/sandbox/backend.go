@@ -93,6 +93,12 @@ type Witness interface {
 	Refused() (violations []Violation, unknown string)
 }
 
+// Routed is implemented by a Task whose backend counts attempts to reach a network that the sandbox does not have.
+type Routed interface {
+	// NoRoutes returns, after Wait, how many connections and packets of the phase had no route so far.
+	NoRoutes() uint64
+}
+
 // Measured is implemented by a Task whose backend inspects the started program.
 type Measured interface {
 	// Isolation reports the measured controls of the program; after Finish, with the limits that were in force at its

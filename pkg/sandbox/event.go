@@ -59,7 +59,7 @@ func (e Event) Document() EventDocument {
 
 // Violation is a refused operation, or a limit that was reached.
 type Violation struct {
-	Kind   string `json:"kind"`           // the limit or control: "syscall", "memory", "pids", "disk", "output_limit", "timeout", "cpu_time"
+	Kind   string `json:"kind"`           // the limit or control: "syscall", "network", "memory", "pids", "disk", "timeout", …
 	Name   string `json:"name,omitempty"` // of the system call, for that kind
 	Detail string `json:"detail"`
 	Count  uint64 `json:"count,omitempty"`

@@ -379,6 +379,31 @@ func TestCancelledForAFullDisk(t *testing.T) {
 	}
 }
 
+// A program is asked to end by SIGINT after a Ctrl-C of the user, otherwise by SIGTERM.
+func TestCancelledBySignal(t *testing.T) {
+	trap := func(p *conformance.FakeProcess) sandbox.Exit {
+		signals := p.Trap()
+		_, _ = io.WriteString(p.Stdout, "ready\n")
+		return sandbox.Exit{Code: int(<-signals)}
+	}
+	m, _ := newManager(t, map[string]conformance.Script{"trap": trap})
+	for cause, want := range map[error]syscall.Signal{
+		sandbox.SignalCause(syscall.SIGINT): syscall.SIGINT, fmt.Errorf("the client: %w", sandbox.SignalCause(syscall.SIGINT)): syscall.SIGINT,
+		sandbox.SignalCause(syscall.SIGHUP): syscall.SIGTERM, errors.New("enough"): syscall.SIGTERM,
+	} {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		res, err := m.Run(ctx, create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{"trap"}, Limits: sandbox.Limits{Grace: time.Hour}},
+			sandbox.IO{OnEvent: func(e sandbox.Event) {
+				if e.Kind == sandbox.EventStdout {
+					cancel(cause)
+				}
+			}})
+		if err != nil || res.Verdict != sandbox.VerdictCancelled || res.Exit.Code != int(want) {
+			t.Errorf("%v: %+v, %v", cause, res, err)
+		}
+	}
+}
+
 // The first process of a phase that is ordered to end also ends the others: all were cancelled, also a process that ends
 // before it gets the order.
 func TestNeighboursAreCancelledTogether(t *testing.T) {

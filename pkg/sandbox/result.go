@@ -68,7 +68,7 @@ type Document struct {
 	StderrDropped   uint64          `json:"stderr_dropped_bytes,omitempty"`
 	StderrFile      string          `json:"stderr_file,omitempty"`
 	ExecutionTime   float64         `json:"execution_time"`
-	MemoryUsed      uint64          `json:"memory_used"`
+	MemoryUsed      uint64          `json:"memory_used,omitempty"` // absent: not known
 	Phase           string          `json:"phase"`
 	Metrics         monitor.Metrics `json:"metrics"`
 	Limits          Limits          `json:"limits"`
@@ -124,10 +124,12 @@ func EncodeText(b []byte) (text, encoding string) {
 const (
 	ViolationSyscall = "syscall"      // refused system calls
 	ViolationOutput  = "output_limit" // output that was not kept
+	ViolationNetwork = "network"      // a network that the sandbox does not have
+	ViolationPids    = "pids"         // refused forks and threads
 )
 
 // violationsOf lists the reached limits, whether or not they decided the verdict.
-func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Output) []Violation {
+func violationsOf(f facts, final monitor.Metrics, l Limits, network NetworkMode, stdout, stderr Output) []Violation {
 	var v []Violation
 	add := func(kind string, count uint64, allow, format string, args ...any) {
 		if count > 0 {
@@ -138,9 +140,14 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, stdout, stderr Outpu
 	add("timeout", once[f.wallHit], "--timeout", "the command ran longer than %v", l.Wall)
 	add("cpu_time", once[f.cpuHit], "--cpu-time", "the command used more than %v of CPU time", l.CPUTime)
 	add("memory", final.OOMKills, "--memory", "%d process(es) were ended at the memory limit of %s", final.OOMKills, l.Memory)
-	add("pids", final.ProcessLimitHits, "--pids", "%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits,
+	add(ViolationPids, final.ProcessLimitHits, "--pids", "%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits,
 		l.Processes)
 	add("disk", once[final.DiskFull], "--disk, --inodes", "the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes)
+	allow, but := "--network localhost", ""
+	if network == NetworkLocalhost {
+		allow, but = "", " but its loopback"
+	}
+	add(ViolationNetwork, f.noRoutes, allow, "%d attempt(s) to connect or to send failed: the sandbox has no network%s", f.noRoutes, but)
 	for i, out := range []Output{stdout, stderr} {
 		where := "" // the file with the output that the result leaves out
 		if out.File != "" {

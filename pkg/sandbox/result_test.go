@@ -115,11 +115,11 @@ func TestOutputBytesDoesNotAlias(t *testing.T) {
 }
 
 func TestViolations(t *testing.T) {
-	if v := violationsOf(facts{}, monitor.Metrics{}, DefaultLimits(), Output{}, Output{}); v != nil {
+	if v := violationsOf(facts{}, monitor.Metrics{}, DefaultLimits(), NetworkNone, Output{}, Output{}); v != nil {
 		t.Errorf("%+v", v)
 	}
-	got := violationsOf(facts{wallHit: true, cpuHit: true}, monitor.Metrics{OOMKills: 2, ProcessLimitHits: 3, DiskFull: true},
-		DefaultLimits(), Output{Dropped: 1, Total: 9}, Output{Dropped: 4, Total: 5})
+	got := violationsOf(facts{wallHit: true, cpuHit: true, noRoutes: 4}, monitor.Metrics{OOMKills: 2, ProcessLimitHits: 3, DiskFull: true},
+		DefaultLimits(), NetworkNone, Output{Dropped: 1, Total: 9}, Output{Dropped: 4, Total: 5})
 	var kinds []string
 	for _, v := range got {
 		kinds = append(kinds, v.Kind)
@@ -127,8 +127,8 @@ func TestViolations(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 	}
-	if !slices.Equal(kinds, []string{"timeout", "cpu_time", "memory", "pids", "disk", "output_limit", "output_limit"}) ||
-		got[2].Count != 2 || got[3].Count != 3 {
+	if !slices.Equal(kinds, []string{"timeout", "cpu_time", "memory", "pids", "disk", "network", "output_limit", "output_limit"}) ||
+		got[2].Count != 2 || got[3].Count != 3 || got[5].Count != 4 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -113,6 +113,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	overCap := f.exit.Signal == signalFileSize && r.c.spec.VolumeCap() > 0
 	fullVolumes := r.c.spec.fullVolumes()
 	f.oomKills, f.diskFull = summary.OOMKills, summary.DiskFull || overCap || len(fullVolumes) > 0
+	if t, ok := task.(Routed); ok {
+		f.noRoutes = t.NoRoutes()
+	}
 	if r.p.KillOnOutput {
 		select {
 		case <-r.full: // also if the program ended before the kill
@@ -129,7 +132,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		Notes: r.c.notes,
 	}
 	res.NameSignal(ctx)
-	res.Violations = violationsOf(f, summary, r.p.Limits, res.Stdout, res.Stderr)
+	res.Violations = violationsOf(f, summary, r.p.Limits, r.p.Network, res.Stdout, res.Stderr)
 	if overCap {
 		res.Violations = append(res.Violations, r.c.spec.OverCap())
 	}
@@ -446,7 +449,7 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 		done, stopped, full = nil, nil, nil
 		wall.Stop()
 		cpu.stop()
-		if r.p.Limits.Grace <= 0 || task.Signal(syscall.SIGTERM, Tree) != nil {
+		if r.p.Limits.Grace <= 0 || task.Signal(politeSignal(ctx), Tree) != nil {
 			_ = task.Kill() // Wait reports if even that failed
 			return
 		}
@@ -484,6 +487,15 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 			_ = task.Kill()
 		}
 	}
+}
+
+// politeSignal is the signal that asks a program to end: SIGINT after a Ctrl-C of the user, as without a sandbox, otherwise SIGTERM.
+func politeSignal(ctx context.Context) syscall.Signal {
+	var signal SignalCause
+	if errors.As(context.Cause(ctx), &signal) && syscall.Signal(signal) == syscall.SIGINT {
+		return syscall.SIGINT
+	}
+	return syscall.SIGTERM
 }
 
 // cpuWatch samples the CPU time no more often than needed: never before the budget could have been spent on all allowed

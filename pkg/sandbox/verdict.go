@@ -58,6 +58,7 @@ func (v *VerdictInfo) Explain(r *Result, who, flags string) string {
 type facts struct {
 	cancelled, wallHit, cpuHit, outputKilled bool
 	oomKills                                 uint64
+	noRoutes                                 uint64
 	diskFull                                 bool
 	overfull                                 bool // cancelled with a DiskFullError
 	exit                                     Exit

@@ -91,8 +91,8 @@ func calls() (list []call) {
 
 	plain("S2", "clone3", unix.SYS_CLONE3, 0, 0)
 
-	add("S4", "AF_NETLINK route", "", sock(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0))
-	add("S4", "AF_NETLINK generic", "", sock(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_GENERIC))
+	add("S4", "AF_NETLINK route", "socket(AF_NETLINK)", sock(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0))
+	add("S4", "AF_NETLINK generic", "socket(AF_NETLINK)", sock(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_GENERIC))
 	load("AF_ALG, upper half set", "AF_ALG", sock(1<<32|unix.AF_ALG, unix.SOCK_SEQPACKET, 0))
 	add("S4", "raw IPv4", "socket(SOCK_RAW)", sock(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP))
 	add("S4", "raw IPv4, with flags", "socket(SOCK_RAW)",
@@ -100,7 +100,7 @@ func calls() (list []call) {
 	add("S4", "raw IPv6", "socket(SOCK_RAW)", sock(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6))
 	add("S4", "SOCK_PACKET", "socket(SOCK_PACKET)", sock(unix.AF_INET, unix.SOCK_PACKET, 0x0300))
 	add("S4", "MPTCP", "", sock(unix.AF_INET, unix.SOCK_STREAM, 262))
-	add("S4", "socketpair AF_NETLINK", "", raw(unix.SYS_SOCKETPAIR, unix.AF_NETLINK, unix.SOCK_RAW, 0, bad))
+	add("S4", "socketpair AF_NETLINK", "socketpair(AF_NETLINK)", raw(unix.SYS_SOCKETPAIR, unix.AF_NETLINK, unix.SOCK_RAW, 0, bad))
 	for _, p := range []struct {
 		name, record   string
 		kind, protocol uintptr

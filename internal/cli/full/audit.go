@@ -261,7 +261,10 @@ func entryRow(e audit.Entry) []string {
 	}
 	wall, memory := "", ""
 	if e.Metrics != nil {
-		wall, memory = cli.ShortTime(e.Metrics.WallTime.Duration()), sandbox.Size(e.Metrics.MemoryPeak).String()
+		wall = cli.ShortTime(e.Metrics.WallTime.Duration())
+		if e.Metrics.MemoryPeak > 0 { // 0: not known
+			memory = sandbox.Size(e.Metrics.MemoryPeak).String()
+		}
 	}
 	verdict, code := string(e.Verdict), strconv.Itoa(e.ExitCode)
 	if e.Verdict == "" && e.Error != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -42,7 +43,12 @@ Tab key.`,
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
-				return root.GenBashCompletionV2(c.Std.Out, true)
+				var script strings.Builder
+				if err := root.GenBashCompletionV2(&script, true); err != nil {
+					return err
+				}
+				_, err := io.WriteString(c.Std.Out, strings.Replace(script.String(), packageSplit, ownSplit, 1))
+				return err
 			case "zsh":
 				return root.GenZshCompletion(c.Std.Out)
 			case "fish":
@@ -52,6 +58,27 @@ Tab key.`,
 		},
 	}
 }
+
+// packageSplit is the line of cobra's script that needs the bash-completion package. It is replaced by ownSplit, which bash can do alone:
+// it fills words, cword, cur and prev with the words up to the cursor. bash itself also splits words at = and :, in COMP_WORDS.
+const (
+	packageSplit = `    _get_comp_words_by_ref "$@" cur prev words cword
+`
+	ownSplit = `    local i word line=$COMP_LINE last=-1
+    words=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if ((last >= 0)) && [[ $line != [[:space:]]* && ( $word == [=:]* || ${words[last]} == *[=:] ) ]]; then
+            words[last]+=$word
+        else
+            words[++last]=$word
+        fi
+        line=${line#*"$word"}
+    done
+    cword=$last cur=${words[last]} prev=
+    ((last == 0)) || prev=${words[last-1]}
+`
+)
 
 func shellError(cmd *cobra.Command, err error) error {
 	return &sandbox.Error{Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
@@ -94,6 +121,9 @@ func addCompletions(root *cobra.Command) {
 	root.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveDefault // files, besides the commands
 	}
+	run, _, _ := root.Find([]string{"run"}) // the command exists
+	run.DisableFlagParsing, run.ValidArgsFunction = false, root.ValidArgsFunction
+	run.Flags().AddFlagSet(root.Flags())
 	images, _, _ := root.Find([]string{"image"}) // the command exists
 	for _, cmd := range slices.Concat([]*cobra.Command{root}, root.Commands(), images.Commands()) {
 		if slices.Contains([]string{"export", "inspect", "rm", "tag", "update"}, cmd.Name()) && cmd.Parent() == images {

@@ -2,6 +2,7 @@ package initproc
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"sync"
 	"syscall"
@@ -58,6 +59,7 @@ type server struct {
 	tree   tree // all processes of this sandbox
 	leave  func(code int)
 	housed bool // in a container that a runtime has made
+	census bool // the supervisor counts memory without a cgroup
 	// relay: this process is a terminal relay, and this is the socket of its init.
 	relay bool
 	where string
@@ -65,6 +67,8 @@ type server struct {
 	bell int // an eventfd that wakes the reaper at a program's start
 
 	mu       sync.Mutex
+	routes   routeCounters
+	maxRSS   int64          // highest of a reaped child, in KiB
 	running  map[int]uint64 // pid → id of the programs asked for
 	starting bool           // another one is being started
 	early    map[int]end    // children that ended meanwhile
@@ -168,6 +172,8 @@ func (s *server) setUp() error {
 		return failed(initproto.StageProtocol, "receive setup", initproto.ErrMalformed)
 	}
 	s.housed = setup.Housed
+	s.census = setup.Census
+	s.routes.own = setup.Namespaced || setup.Housed || setup.Inner
 	if setup.Namespaced || setup.Housed {
 		s.tree = namespaceTree{}
 	} else {
@@ -189,10 +195,12 @@ func (s *server) handle(m any, fds []int) error {
 	defer closeAll(fds)
 	switch m := m.(type) {
 	case *initproto.Exec:
+		defer s.openRoutes()
 		return s.start(m, fds)
 	case *initproto.Expect:
 		return s.expect(m)
 	case *initproto.Adopt:
+		defer s.openRoutes()
 		return s.adopt(m)
 	case *initproto.Signal:
 		s.mu.Lock()
@@ -210,6 +218,29 @@ func (s *server) handle(m any, fds []int) error {
 		return nil
 	}
 	return failed(initproto.StageProtocol, "request", initproto.ErrMalformed)
+}
+
+// ownRSS is the highest resident memory of this process, in KiB. (That of getrusage includes the memory of the supervisor, which this
+// process shared until its exec.)
+func (s *server) ownRSS() uint64 {
+	fd := openCounters("/proc/self/status")
+	if fd < 0 {
+		return math.MaxUint64
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4<<10)
+	n, err := unix.Read(fd, buf)
+	if err != nil {
+		return math.MaxUint64
+	}
+	return numberAfter(buf[:n], "VmHWM:")
+}
+
+// openRoutes opens the counters while the program runs.
+func (s *server) openRoutes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.routes.open()
 }
 
 // start runs a program and answers. During a start no other program is started: it could stop the new one (SIGSTOP), and
@@ -270,7 +301,11 @@ func (s *server) ended(pid int, e end) {
 		unix.Close(slave)
 		delete(s.terminals, pid)
 	}
-	err := s.socket.send(initproto.Encode(&initproto.Exited{ID: id, Status: uint32(e.status), At: e.at}))
+	exited := &initproto.Exited{ID: id, Status: uint32(e.status), At: e.at, NoRoutes: s.routes.noRoutes()}
+	if s.census && uint64(s.maxRSS)/3 > s.ownRSS()/2 { // the kernel's figures are not exact
+		exited.MaxRSS = uint64(s.maxRSS) << 10
+	}
+	err := s.socket.send(initproto.Encode(exited))
 	if err != nil || len(s.running) == 0 && !s.starting && s.relays[pid] == nil {
 		s.exit(0)
 	}
@@ -283,7 +318,8 @@ func (s *server) reap() {
 	_, _ = unix.Read(s.bell, bell) // after an interruption, Wait4 finds no children
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WALL|unix.WUNTRACED, nil)
+		var used unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WALL|unix.WUNTRACED, &used)
 		if err == unix.EINTR {
 			continue
 		}
@@ -304,6 +340,7 @@ func (s *server) reap() {
 		}
 		e := end{status, Monotonic()}
 		s.mu.Lock()
+		s.maxRSS = max(s.maxRSS, used.Maxrss)
 		if _, ok := s.running[pid]; ok {
 			s.ended(pid, e)
 		} else if s.starting { // possibly the program in start: its pid is known after its exec

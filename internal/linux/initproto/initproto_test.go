@@ -75,7 +75,10 @@ func drawMessage(t *rapid.T) Message {
 	case 3:
 		return &Started{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "pid"), rapid.Uint64().Draw(t, "at")}
 	case 4:
-		return &Exited{rapid.Uint64().Draw(t, "id"), rapid.Uint32().Draw(t, "status"), rapid.Uint64().Draw(t, "at")}
+		return &Exited{
+			ID: rapid.Uint64().Draw(t, "id"), Status: rapid.Uint32().Draw(t, "status"), At: rapid.Uint64().Draw(t, "at"),
+			NoRoutes: rapid.Uint64().Draw(t, "routes"), MaxRSS: rapid.Uint64().Draw(t, "rss"),
+		}
 	case 5:
 		return &Failed{rapid.Uint64().Draw(t, "id"), Stage(rapid.Uint32().Draw(t, "stage")), rapid.Uint32().Draw(t, "errno"),
 			text.Draw(t, "detail")}
@@ -271,7 +274,7 @@ func FuzzDecode(f *testing.F) {
 		&Setup{Namespaced: true, Hostname: "h", Masked: []string{"a", "b"}, Binds: []Bind{{"a", "b"}}, Volumes: []Volume{{1, "x", true}}},
 		&Exec{ID: 1, Args: []string{"x"}, Rlimits: []Rlimit{{1, 2, 3}}, Seccomp: []byte{1},
 			Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Cgroups: []int{3}},
-		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3}, &Failed{1, StageExec, 2, "x"}, &Ready{},
+		&Signal{1, true, 9}, &Started{1, 2, 3}, &Exited{1, 2, 3, 4, 5}, &Failed{1, StageExec, 2, "x"}, &Ready{},
 		&Expect{ID: 1, Landlock: Ruleset{Rules: []Rule{{"/", 1}}, FS: 1, Scoped: 2}, Loopback: true}, &Expected{1}, &Adopt{1, 2},
 	} {
 		f.Add(Encode(m)[HeaderSize:])

@@ -210,6 +210,12 @@ type Exited struct {
 	ID     uint64
 	Status uint32
 	At     uint64 // as in Started
+	// NoRoutes is how many connections and packets of the init's programs had no route so far; 0 from an init in the network namespace of
+	// another process.
+	NoRoutes uint64
+	// MaxRSS is the highest resident memory of one process, in bytes, of all that the init has reaped; 0 if it may be the init's own, which
+	// a process shares until its exec, and from an init that was not asked for a census.
+	MaxRSS uint64
 }
 
 // Failed reports the stage and the cause of a failure of the init. ID is 0 for the setup.
@@ -389,6 +395,8 @@ func (m *Exited) fields(c *codec) Kind {
 	c.uint(&m.ID)
 	c.uint32(&m.Status)
 	c.uint(&m.At)
+	c.uint(&m.NoRoutes)
+	c.uint(&m.MaxRSS)
 	return KindExited
 }
 

@@ -30,13 +30,15 @@
 // Notifications. A notification names the refused call in the violations of a result, and costs the supervisor some 30 µs outside the
 // sandbox's CPU quota. So there are [MaxNotifications] per program, and none for calls that libc tries in every thread; after the last,
 // the listener is closed and the kernel answers ENOSYS. A program can interrupt its calls by signals before the supervisor sees them. The
-// kernel numbers notifications without gaps, so missed ones count too. The counter reads registers only, and never lets a call go on. A
-// kernel without listeners gets the same filter with errnos (they are in the notification's low bits, which the kernel ignores), and the
-// result has a note.
+// kernel numbers notifications without gaps, so missed ones count too. The counter reads registers only. It lets a call go on in one
+// case: with [Policy].Interfaces, a bounded number of sockets by which programs list network interfaces. A kernel without
+// listeners gets the same filter with errnos (they are in the notification's low bits, which the kernel ignores), and the result has a
+// note.
 //
 // Refused sockets fail with the errno of a kernel built without them. Without netlink getaddrinfo works, and so does Java's
 // NetworkInterface; getifaddrs, if_nameindex and Go's net.Interfaces return an error, and Node's os.networkInterfaces throws, whichever
-// errno is chosen.
+// errno is chosen. A filter does not see the messages of a netlink socket: who may list interfaces may also read the routes and neighbours
+// of its namespace.
 package seccomp
 
 //go:generate go run ./gen

@@ -48,6 +48,8 @@ func child(mode string) {
 		for n := range number("SECCOMP_TEST_TO", 0) {
 			fmt.Printf("%d %d\n", n, int(raw(unix.SYS_MOUNT, 0, bad, 0, 0, 0)()))
 		}
+	case "interfaces":
+		listInterfaces()
 	case "setid":
 		for _, p := range setIDProbes {
 			fmt.Printf("%s %d\n", p.name, int(p.run()))

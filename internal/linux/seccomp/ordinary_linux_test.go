@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -372,7 +373,8 @@ func TestOrdinaryPrograms(t *testing.T) {
 				if err == nil && !strings.Contains(string(out), tc.wants) {
 					err = fmt.Errorf("output does not contain %q", tc.wants)
 				}
-				if list := refused(); err == nil && len(list) > 0 {
+				listing := func(r Refusal) bool { return r.Call == "socket(AF_NETLINK)" } // of interfaces, as the programs expect
+				if list := slices.DeleteFunc(refused(), listing); err == nil && len(list) > 0 {
 					err = fmt.Errorf("counted as refused: %+v", list)
 				}
 				return string(out), err

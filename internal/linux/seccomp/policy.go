@@ -23,6 +23,9 @@ type Policy struct {
 	// Notify has the kernel notify a listener of refused calls instead of refusing them by itself, for a [RefusalCounter] to
 	// count and refuse. Without a listener they fail with ENOSYS. See quietly for calls that are left out.
 	Notify bool
+	// Interfaces has a [RefusalCounter] admit some sockets by which a program lists the network interfaces of its namespace. It does
+	// not change the filter: without a listener they are refused.
+	Interfaces bool
 	// Zygote is the policy of a zygote: it allows what a program may do, and the calls by which its forks enter a sandbox and
 	// apply their isolation steps. Forks keep this filter below their own. So it refuses by SECCOMP_RET_TRACE, which is ENOSYS
 	// where no process traces, and which ranks below the refusals of a fork's own filter, notifications included.
@@ -227,9 +230,8 @@ var (
 	stepsSocket = []step{
 		// AF_UNIX, AF_INET, AF_INET6. For AF_NETLINK, which libc asks for in
 		// ordinary programs, EPERM, EACCES, ENOSYS, EPROTONOSUPPORT and this were
-		// compared: only the text of the error differs.
-		{arg: 0, op: opNotIn, mask: whole, set: []uint32{1, 2, 10, 16}, then: noSuchFamily},
-		{arg: 0, op: opIn, mask: whole, set: []uint32{16}, then: noSuchFamily, quiet: true},
+		// compared: only the text of the error differs. A RefusalCounter may admit it.
+		{arg: 0, op: opNotIn, mask: whole, set: []uint32{1, 2, 10}, then: noSuchFamily},
 		// SOCK_RAW; and SOCK_PACKET, which the kernel turns into AF_PACKET even
 		// when the family says AF_INET.
 		{arg: 1, op: opIn, mask: sockTypeMask, set: []uint32{3, 10}, then: notPermitted},

@@ -1,13 +1,16 @@
 package seccomp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +37,9 @@ type response struct {
 	id    uint64
 	val   int64
 	error int32
-	flags uint32 // never SECCOMP_USER_NOTIF_FLAG_CONTINUE: the program could change the arguments in between
+	// SECCOMP_USER_NOTIF_FLAG_CONTINUE for interface sockets alone. A program could change what a pointer leads to before the call goes on;
+	// all arguments of socket are in registers, and no process inside may trace another.
+	flags uint32
 }
 
 // notifySizes is struct seccomp_notif_sizes.
@@ -67,6 +72,7 @@ type RefusalCounter struct {
 
 	// Used by the serving goroutine only.
 	left    int     // notifications until the listener is closed
+	admits  int     // interface sockets that were admitted
 	idle    int     // times that the goroutine was woken without a notification
 	last    *uint64 // the latest notification's id
 	in, out []byte
@@ -176,16 +182,24 @@ func (c *RefusalCounter) answer(fd int) error {
 	}
 	n := (*notification)(unsafe.Pointer(&c.in[0]))
 	c.spend(n.id)
+	if c.policy.Interfaces && c.admit(n) && c.respond(fd, response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}) == nil {
+		c.left++
+		return nil
+	}
 	c.count(n)
 
 	refusal := unix.EPERM
 	if act, err := Decide(c.policy, "", n.nr, n.args); err == nil && act.Errno() != 0 {
 		refusal = unix.Errno(act.Errno())
 	}
+	return c.respond(fd, response{id: n.id, error: -int32(refusal)})
+}
+
+func (c *RefusalCounter) respond(fd int, r response) error {
 	clear(c.out)
-	*(*response)(unsafe.Pointer(&c.out[0])) = response{id: n.id, error: -int32(refusal)}
+	*(*response)(unsafe.Pointer(&c.out[0])) = r
 	for {
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&c.out[0])))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&c.out[0])))
 		switch errno {
 		case unix.EINTR:
 			continue
@@ -194,6 +208,48 @@ func (c *RefusalCounter) answer(fd int) error {
 		}
 		return errno
 	}
+}
+
+// Interface sockets are netlink sockets for the routing tables, of which libc opens one to list interfaces, and one for each name that it
+// resolves to several addresses. Unread answers keep kernel memory that no limit counts, 600 KiB a socket: so few may be open at one time.
+// Each thread may add one whose creation is not counted yet. The kernel allows programs, which have no capabilities, to read and not to
+// change anything.
+const (
+	maxInterfaceSockets = 16
+	freeAdmits          = 64               // at full speed
+	admitInterval       = time.Millisecond // of the others: an admission takes the supervisor some 60 µs
+)
+
+// admit reports whether a call may go on: it makes an interface socket, and few are open in its namespace.
+func (c *RefusalCounter) admit(n *notification) bool {
+	family, kind, protocol := uint32(n.args[0]), uint32(n.args[1])&sockTypeMask, uint32(n.args[2])
+	if Name("", n.nr) != "socket" || family != unix.AF_NETLINK || kind != unix.SOCK_RAW && kind != unix.SOCK_DGRAM ||
+		protocol != unix.NETLINK_ROUTE || openNetlink(n.pid) >= maxInterfaceSockets {
+		return false
+	}
+	if c.admits++; c.admits > freeAdmits {
+		time.Sleep(admitInterval)
+	}
+	return true
+}
+
+// openNetlink returns how many netlink sockets are open in the network namespace of a process, bound or not. If that is unknown, it is
+// more than may be.
+func openNetlink(pid uint32) int {
+	text, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/net/protocols")
+	if err != nil {
+		return math.MaxInt
+	}
+	_, row, found := bytes.Cut(text, []byte("\nNETLINK "))
+	columns := bytes.Fields(row[:min(len(row), 80)]) // size, sockets
+	if !found || len(columns) < 2 {
+		return math.MaxInt
+	}
+	n, err := strconv.Atoi(string(columns[1]))
+	if err != nil {
+		return math.MaxInt
+	}
+	return n
 }
 
 // spend subtracts a notification from the budget, and those that were never received: a program can have

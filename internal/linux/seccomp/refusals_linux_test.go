@@ -3,6 +3,7 @@ package seccomp
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -111,7 +112,7 @@ func countRefusals(t *testing.T, cmd *exec.Cmd, p Policy) (refused func() []Refu
 
 // Every counted refusal has the errno of the plain filter, and is counted by name unless it is quiet.
 func TestRefusalCounterRefuses(t *testing.T) {
-	quiet := strings.Fields(`clone3 netlink-route netlink-generic socketpair-netlink io_uring_setup
+	quiet := strings.Fields(`clone3 io_uring_setup
 		mbind io_setup future mptcp sync syncfs setflags
 		x32-getpid x32-mount x32-ptrace`)
 	names := map[string]string{ // where the probe's name is not the call's
@@ -120,7 +121,8 @@ func TestRefusalCounterRefuses(t *testing.T) {
 		"clone-newipc": "clone(CLONE_NEWIPC)", "clone-newuser": "clone(CLONE_NEWUSER)", "clone-newpid": "clone(CLONE_NEWPID)",
 		"clone-newnet": "clone(CLONE_NEWNET)", "clone-newuser-high": "clone(CLONE_NEWUSER)", "unshare": "unshare(0x1)", "setns": "setns",
 		"packet": "socket(AF_PACKET)", "alg": "socket(AF_ALG)", "alg-high": "socket(AF_ALG)", "vsock": "socket(AF_VSOCK)",
-		"xdp":  "socket(AF_XDP)",
+		"xdp":           "socket(AF_XDP)",
+		"netlink-route": "socket(AF_NETLINK)", "netlink-generic": "socket(AF_NETLINK)", "socketpair-netlink": "socketpair(AF_NETLINK)",
 		"raw4": "socket(SOCK_RAW)", "raw4-flags": "socket(SOCK_RAW)", "raw6": "socket(SOCK_RAW)", "sock-packet": "socket(SOCK_PACKET)",
 		"sctp": "socket(IPPROTO_SCTP)", "tiocsti": "ioctl(TIOCSTI)", "tiocsti-high": "ioctl(TIOCSTI)", "tioclinux": "ioctl(TIOCLINUX)",
 		"tiocsetd": "ioctl(TIOCSETD)", "nsgetuserns": "ioctl(0xb701)", "lease": "fcntl(F_SETLEASE)", "notify": "fcntl(F_NOTIFY)",
@@ -204,6 +206,75 @@ func TestRefusalCounterSaturates(t *testing.T) {
 		}
 		if got := refused(); !slices.Equal(got, want) {
 			t.Errorf("%d calls: %+v, want %+v", n, got, want)
+		}
+	}
+}
+
+// listInterfaces makes netlink sockets: any number one after another, as many at one time as it may, and of other kinds.
+func listInterfaces() {
+	open := func(kind, protocol int) (int, int) {
+		fd, err := unix.Socket(unix.AF_NETLINK, kind|unix.SOCK_CLOEXEC, protocol)
+		errno, _ := err.(unix.Errno)
+		return fd, int(errno)
+	}
+	for n := range freeAdmits + 20 {
+		fd, errno := open(unix.SOCK_RAW, unix.NETLINK_ROUTE)
+		fmt.Printf("series-%d %d\n", n, errno)
+		_ = unix.Close(fd)
+	}
+	interfaces, err := net.Interfaces()
+	fmt.Printf("list %d\n", len(interfaces))
+	if err != nil {
+		fmt.Println("failed", 1)
+	}
+	for n := range maxInterfaceSockets + 5 {
+		_, errno := open(unix.SOCK_DGRAM, unix.NETLINK_ROUTE)
+		fmt.Printf("held-%d %d\n", n, errno)
+	}
+	_, errno := open(unix.SOCK_RAW, unix.NETLINK_GENERIC)
+	fmt.Printf("generic %d\n", errno)
+	_, err = unix.Socketpair(unix.AF_NETLINK, unix.SOCK_RAW, 0)
+	fmt.Printf("pair %d\n", int(err.(unix.Errno)))
+}
+
+// With Interfaces, programs may list the interfaces of their namespace, and nothing else of netlink. Few sockets may be open at one time:
+// what they keep in the kernel is not counted as memory of the program.
+func TestRefusalCounterAdmitsInterfaces(t *testing.T) {
+	for _, p := range []Policy{{Notify: true, Interfaces: true}, {Notify: true}} {
+		cmd := childCommand(t, "interfaces", "counted")
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWUSER | unix.CLONE_NEWNET
+		refused := countRefusals(t, cmd, p)
+		got, allowed := answersOf(t, cmd), 0
+		for name, errno := range got {
+			switch kind, number, _ := strings.Cut(name, "-"); {
+			case kind == "list":
+				if p.Interfaces != (errno == 1) { // the loopback
+					t.Errorf("%+v: %d interfaces", p, int(errno))
+				}
+			case kind == "failed":
+				if p.Interfaces {
+					t.Errorf("%+v: interfaces can not be listed", p)
+				}
+			case kind == "series" && p.Interfaces, kind == "held" && p.Interfaces && len(number) == 1:
+				if errno != 0 {
+					t.Errorf("%+v: %s: %v", p, name, errno)
+				}
+			case kind == "held" && errno == 0:
+				allowed++
+			case errno != unix.EAFNOSUPPORT && (p.Interfaces || errno != unix.ENOSYS): // after MaxNotifications
+				t.Errorf("%+v: %s: %v", p, name, errno)
+			}
+		}
+		list := refused()
+		if !p.Interfaces {
+			if want := (Refusal{Name: "socket", Call: "socket(AF_NETLINK)", Count: MaxNotifications}); len(list) == 0 || list[0] != want {
+				t.Errorf("%+v, want %+v", list, want)
+			}
+			continue
+		}
+		want := []Refusal{{Name: "socket", Call: "socket(AF_NETLINK)", Count: 6}, {Name: "socketpair", Call: "socketpair(AF_NETLINK)", Count: 1}}
+		if allowed+10 != maxInterfaceSockets || !slices.Equal(list, want) {
+			t.Errorf("%d sockets at one time, refused %+v, want %+v", allowed+10, list, want)
 		}
 	}
 }

@@ -29,6 +29,8 @@ type Program struct {
 	code, signal int
 	lost         bool
 	took         time.Duration
+	noRoutes     uint64
+	maxRSS       uint64
 }
 
 // ErrNoTerminal is the error of Resize for a program without a terminal.
@@ -213,6 +215,7 @@ func (p *Program) Wait() (code, signal int) {
 	p.once.Do(func() {
 		ended, ok := <-p.ended
 		ws := unix.WaitStatus(ended.status)
+		p.noRoutes, p.maxRSS = ended.noRoutes, ended.maxRSS
 		if ok && ended.at > p.began {
 			p.took = time.Duration(ended.at - p.began)
 		}
@@ -238,6 +241,18 @@ func (p *Program) Lost() bool {
 func (p *Program) Took() (time.Duration, bool) {
 	p.Wait()
 	return p.took, p.took > 0
+}
+
+// NoRoutes is how many connections and packets of the init's programs had no route until the program's end.
+func (p *Program) NoRoutes() uint64 {
+	p.Wait()
+	return p.noRoutes
+}
+
+// MaxRSS is the highest resident memory of one of the init's processes until the program's end; 0 if it is not known.
+func (p *Program) MaxRSS() uint64 {
+	p.Wait()
+	return p.maxRSS
 }
 
 // Bounds of a search. A name can not be longer, nor can a directory; of a longer PATH only the first directories are

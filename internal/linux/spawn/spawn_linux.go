@@ -94,8 +94,10 @@ type Init struct {
 
 // exit is how a program ended, and when by the monotonic clock.
 type exit struct {
-	status uint32
-	at     uint64
+	status   uint32
+	at       uint64
+	noRoutes uint64
+	maxRSS   uint64
 }
 
 type answer struct {
@@ -305,7 +307,7 @@ func (i *Init) listen() {
 			i.keepLocked(m.ID, files)
 		case *initproto.Exited:
 			if c := i.exits[m.ID]; c != nil {
-				c <- exit{m.Status, m.At}
+				c <- exit{m.Status, m.At, m.NoRoutes, m.MaxRSS}
 				delete(i.exits, m.ID)
 			}
 			closeFiles(files)

@@ -172,7 +172,9 @@ func (m *metrics) Finished(_ context.Context, f *api.Finished) {
 		return
 	}
 	m.isolation.WithLabelValues(backends.of(r.Isolation.Backend), tiers.of(string(r.Isolation.Tier))).Inc()
-	m.memory.WithLabelValues(language).Observe(float64(r.Metrics.MemoryPeak))
+	if r.Metrics.MemoryPeak > 0 { // 0: not known
+		m.memory.WithLabelValues(language).Observe(float64(r.Metrics.MemoryPeak))
+	}
 	first := true
 	for _, p := range r.Phases {
 		if p.Cached {

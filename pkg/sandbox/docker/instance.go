@@ -143,7 +143,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 		Phase: p.Phase,
 		Policy: seccomp.Policy{
 			DenySetID:    slices.ContainsFunc(i.spec.Volumes, func(v sandbox.Volume) bool { return v.Writable }),
-			DenyAllocate: i.spec.VolumeCap() > 0, Notify: true,
+			DenyAllocate: i.spec.VolumeCap() > 0, Notify: true, Interfaces: p.Network == sandbox.NetworkLocalhost,
 		},
 		Exec: initproto.Exec{
 			Args: p.Args, Env: p.Environ(), Dir: p.Workdir, UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),

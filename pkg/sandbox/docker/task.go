@@ -52,6 +52,7 @@ var (
 	_ sandbox.Timed    = (*task)(nil)
 	_ sandbox.Watched  = (*task)(nil)
 	_ sandbox.Witness  = (*task)(nil)
+	_ sandbox.Routed   = (*task)(nil)
 	_ sandbox.Measured = (*task)(nil)
 )
 
@@ -246,6 +247,16 @@ func (t *task) Wait() (sandbox.Exit, error) {
 		}
 	}
 	return sandbox.Exit{Code: t.exit.Code, Signal: t.exit.Signal}, nil
+}
+
+// NoRoutes is how many connections and packets of the phase had no route.
+func (t *task) NoRoutes() uint64 {
+	select {
+	case <-t.exited:
+		return t.exit.NoRoutes
+	default:
+		return 0
+	}
 }
 
 // Took is how long the process ran, as its init measured it.

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -238,8 +239,21 @@ func TestPlainPolled(t *testing.T) {
 	t.Run("what is shared counts once", func(t *testing.T) {
 		res := py(t, "import os, time\nb = b'x' * (60 << 20)\nfor i in range(6):\n if os.fork() == 0: time.sleep(0.5); "+
 			"os._exit(0)\nfor i in range(6): os.wait()\nprint('ok')")
-		if !res.Success() {
+		if peak := res.Metrics.MemoryPeak >> 20; !res.Success() || peak < 60 || peak > 90 {
 			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
+		}
+	})
+	t.Run("the memory of a short program is right, or absent", func(t *testing.T) {
+		for range 5 {
+			if peak := py(t, "b = b'x' * (60 << 20)").Metrics.MemoryPeak >> 20; peak < 60 || peak > 90 {
+				t.Errorf("60 MiB are %d", peak)
+			}
+			res := plainRun(t, m, sandbox.Spec{Require: tier, Limits: limits}, "/bin/true")
+			doc, err := json.Marshal(res)
+			if err != nil || res.Metrics.ProcessesPeak != 1 || res.Metrics.MemoryPeak > 4<<20 ||
+				strings.Contains(string(doc), `"memory_used"`) != (res.Metrics.MemoryPeak > 0) {
+				t.Errorf("%+v, %v\n%s", res.Metrics, err, doc)
+			}
 		}
 	})
 	t.Run("what is lent to a child counts once", func(t *testing.T) {

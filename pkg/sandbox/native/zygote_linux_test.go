@@ -527,6 +527,25 @@ func TestAheadPosture(t *testing.T) {
 	}
 }
 
+// A program that watches the garbage collector finds no garbage of the driver.
+func TestForkCollects(t *testing.T) {
+	b := newBackend(t, Options{})
+	t.Cleanup(func() { b.Close() })
+	const program = "import gc\nd = {}\nexec('def f(): pass', d)\ngc.collect()\ndel d\nprint(gc.collect(), gc.collect(), gc.garbage)\n"
+	p := warmProcess()
+	p.Warm = driver.Watched(p.Warm)
+	z := newZygote(t, b, warmSpec(), p)
+	for name, run := range map[string]func() (outcome, error){
+		"cold":  func() (outcome, error) { return runIn(t, b, nil, warmSpec(), p, program, "") },
+		"fork":  func() (outcome, error) { return runIn(t, b, z, warmSpec(), p, program, "") },
+		"ahead": func() (outcome, error) { return runAhead(t, b, warmSpec(), p, program, ""), nil },
+	} {
+		if got, err := run(); err != nil || got.Stdout != "2 0 []\n" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
 // Every version of Python on this machine works, at least its own.
 func TestForkVersions(t *testing.T) {
 	b := newBackend(t, Options{})

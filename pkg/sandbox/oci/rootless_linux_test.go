@@ -326,7 +326,7 @@ func smokeWalls(t *testing.T, run func(sandbox.Process, string) *sandbox.Result)
 	// A loopback for the process that asks for it, and a limit for the process that needs it.
 	local := sh("exec 3<>/dev/tcp/127.0.0.1/1")
 	local.Args[0] = "bash"
-	for network, want := range map[sandbox.NetworkMode]string{sandbox.NetworkNone: "Permission denied", sandbox.NetworkLocalhost: "refused"} {
+	for network, want := range map[sandbox.NetworkMode]string{sandbox.NetworkNone: "unreachable", sandbox.NetworkLocalhost: "refused"} {
 		local.Network = network
 		if res = run(local, ""); !strings.Contains(string(res.Stderr.Bytes()), want) {
 			t.Errorf("%s: %q", network, res.Stderr.Bytes())

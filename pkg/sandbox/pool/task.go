@@ -22,6 +22,7 @@ var (
 	_ sandbox.Timed   = (*task)(nil)
 	_ sandbox.Watched = (*task)(nil)
 	_ sandbox.Witness = (*task)(nil)
+	_ sandbox.Routed  = (*task)(nil)
 
 	_ sandbox.Measured = (*task)(nil)
 )
@@ -46,6 +47,15 @@ func (t *task) Took() (time.Duration, bool) {
 func (t *task) Lost() bool {
 	w, ok := t.Task.(sandbox.Watched)
 	return ok && w.Lost()
+}
+
+// NoRoutes is that of the task below: drivers use no network.
+func (t *task) NoRoutes() uint64 {
+	r, ok := t.Task.(sandbox.Routed)
+	if !ok {
+		return 0
+	}
+	return r.NoRoutes()
 }
 
 // Isolation is that of the task below: the program is the process that was measured when it was prepared.

@@ -105,13 +105,14 @@ const (
 	denyAffinity
 	denyAllocate
 	notify
+	interfaces
 )
 
 // Encode is the frame's body.
 func (e *Exec) Encode() []byte {
 	var flags byte
 	for bit, set := range map[byte]bool{denySetID: e.Policy.DenySetID, denyUncounted: e.Policy.DenyUncounted,
-		denyAffinity: e.Policy.DenyAffinity, denyAllocate: e.Policy.DenyAllocate, notify: e.Policy.Notify} {
+		denyAffinity: e.Policy.DenyAffinity, denyAllocate: e.Policy.DenyAllocate, notify: e.Policy.Notify, interfaces: e.Policy.Interfaces} {
 		if set {
 			flags |= bit
 		}
@@ -128,7 +129,7 @@ func DecodeExec(b []byte) (*Exec, error) {
 	e := &Exec{Phase: string(b[2 : 2+int(b[1])])}
 	flags := b[0]
 	e.Policy = seccomp.Policy{DenySetID: flags&denySetID != 0, DenyUncounted: flags&denyUncounted != 0, DenyAffinity: flags&denyAffinity != 0,
-		DenyAllocate: flags&denyAllocate != 0, Notify: flags&notify != 0}
+		DenyAllocate: flags&denyAllocate != 0, Notify: flags&notify != 0, Interfaces: flags&interfaces != 0}
 	m, err := initproto.Decode(append([]byte(nil), b[2+int(b[1]):]...)) // a copy: Decode keeps its argument
 	if err != nil {
 		return nil, err
@@ -147,6 +148,8 @@ type Exited struct {
 	Signal int           `json:"signal"`
 	Took   time.Duration `json:"took"`
 	Lost   bool          `json:"lost,omitempty"`
+	// NoRoutes is how many connections and packets had no route.
+	NoRoutes uint64 `json:"no_routes,omitempty"`
 }
 
 // Counters are what the container's programs have used, without the helper's own share. The type has none of the methods of a sample,

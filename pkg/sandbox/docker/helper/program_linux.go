@@ -71,7 +71,7 @@ func (s *server) exec(id uint32, e *containerproto.Exec) {
 		var x containerproto.Exited
 		x.Code, x.Signal = p.Wait()
 		x.Took, _ = p.Took()
-		x.Lost = p.Lost()
+		x.Lost, x.NoRoutes = p.Lost(), p.NoRoutes()
 		_ = s.conn.Send(containerproto.KindExited, id, containerproto.Message(&x))
 	}()
 }

@@ -47,5 +47,6 @@
 //
 // Limit poller. Where a cgroup controller is missing, a [LimitPoller] samples instead, over descriptors of the sandbox's /proc and
 // /dev/shm that the init returned (internal/linux/census). It adds up a rough sum first, and exact figures only above the limit. It
-// samples again when the rest could be filled at a fixed rate, after 1 ms at the earliest and 20 ms at the latest.
+// samples again when the rest could be filled at a fixed rate, after 1 ms at the earliest and 20 ms at the latest. The reported peak is the
+// highest exact figure (of one process, of the monitor's samples, or above the limit), or the kernel's figure of the largest process.
 package box

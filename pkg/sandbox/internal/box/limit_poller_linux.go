@@ -23,6 +23,8 @@ const (
 	fillRate    = 4 << 30 // bytes a second
 	pollSoonest = time.Millisecond
 	pollLatest  = 20 * time.Millisecond
+	// fewCounts are too few for a peak: a small program that ends meanwhile has had more memory than was seen. Its memory is not known.
+	fewCounts = 4
 )
 
 // Counts are the limits that cgroups enforce on this machine.
@@ -92,7 +94,9 @@ type LimitPoller struct {
 	done    chan struct{} // closed when the polling has ended
 
 	mu            sync.Mutex
-	peak          uint64
+	peak          uint64 // of what is not counted twice
+	counts        int    // how many counts the peak is of
+	largest       uint64 // highest memory of one process, by the kernel; 0: not known
 	processesPeak int
 	last          census.Count
 	over          bool // the memory limit was exceeded
@@ -181,7 +185,7 @@ func (w *LimitPoller) poll() {
 
 // compare counts once and returns the time until the next count, or that a limit was exceeded.
 func (w *LimitPoller) compare() (pause time.Duration, over bool) {
-	n, used, err := w.count()
+	n, used, exact, err := w.count()
 	if err != nil { // the namespace ends
 		return pollLatest, false
 	}
@@ -189,7 +193,7 @@ func (w *LimitPoller) compare() (pause time.Duration, over bool) {
 	limit := uint64(limits.Memory)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.noteLocked(n, used)
+	w.noteLocked(n, used, exact)
 	w.crowded = !counts.Pids && !w.host().Self.NProc && n.Tasks > limits.Processes
 	w.over = !counts.Memory && used > limit
 	if w.crowded || w.over {
@@ -199,26 +203,36 @@ func (w *LimitPoller) compare() (pause time.Duration, over bool) {
 	return min(max(left, pollSoonest), pollLatest), false
 }
 
-// noteLocked records a count. With mu held.
-func (w *LimitPoller) noteLocked(n census.Count, used uint64) {
-	w.last = n
-	w.peak, w.processesPeak = max(w.peak, used), max(w.processesPeak, n.Tasks)
+// noteLocked records a count. The sum of several processes, in which shared memory counts for each, is no peak. With mu held.
+func (w *LimitPoller) noteLocked(n census.Count, used uint64, exact bool) {
+	w.last, w.processesPeak = n, max(w.processesPeak, n.Tasks)
+	if exact {
+		w.peak = max(w.peak, used)
+		w.counts++
+	}
 }
 
-// count adds up all processes. Shared memory counts once where that makes a difference.
-func (w *LimitPoller) count() (n census.Count, used uint64, err error) {
+// noteLargest records the highest memory of one process, as the kernel has it.
+func (w *LimitPoller) noteLargest(memory uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.largest = max(w.largest, memory)
+}
+
+// count adds up all processes. Shared memory counts once where that makes a difference, and if exact is set.
+func (w *LimitPoller) count() (n census.Count, used uint64, exact bool, err error) {
 	if n, err = w.census.Take(); err != nil {
-		return n, 0, err
+		return n, 0, false, err
 	}
-	used = n.Memory + w.inScratch()
+	used, exact = n.Memory+w.inScratch(), n.Processes == 1
 	// A child that is forked meanwhile was counted with its parent's memory: only a value that is too high at every
 	// count exceeds the limit.
 	for look := 0; look < 3 && used > uint64(w.limits.Load().Memory) && !w.host().Counts.Memory; look++ {
-		if exact, err := w.census.Memory(); err == nil {
-			used = min(used, exact+w.inScratch())
+		if divided, err := w.census.Memory(); err == nil {
+			used, exact = min(used, divided+w.inScratch()), true
 		}
 	}
-	return n, used, nil
+	return n, used, exact, nil
 }
 
 // inScratch is the memory of files in a scratch of memory.
@@ -235,18 +249,23 @@ func (w *LimitPoller) inScratch() uint64 {
 func (w *LimitPoller) resetPeaks() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.peak, w.processesPeak = 0, 0
+	w.peak, w.counts, w.processesPeak = 0, 0, 0
 }
 
 // addTo adds the current use to a sample.
 func (w *LimitPoller) addTo(s *monitor.Sample) error {
-	n, used, err := w.count()
+	n, used, exact, err := w.count()
 	if err != nil {
 		return err
 	}
+	if !exact && n.Processes > 0 { // samples are rare enough for it
+		if divided, err := w.census.Memory(); err == nil {
+			used, exact = min(used, divided+w.inScratch()), true
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.noteLocked(n, used)
+	w.noteLocked(n, used, exact)
 	w.addLocked(s)
 	if !w.host().Counts.Memory {
 		s.Memory = used
@@ -261,13 +280,16 @@ func (w *LimitPoller) addTo(s *monitor.Sample) error {
 func (w *LimitPoller) addLocked(s *monitor.Sample) {
 	c := w.host().Counts
 	if !c.Memory {
-		s.MemoryPeak = w.peak
+		s.MemoryPeak = max(w.peak, w.largest)
+		if w.largest == 0 && w.counts < fewCounts && !w.over {
+			s.MemoryPeak = 0
+		}
 		if w.over {
 			s.OOMKills = 1
 		}
 	}
 	if !c.Pids {
-		s.ProcessesPeak = w.processesPeak
+		s.ProcessesPeak = max(w.processesPeak, 1)
 		if w.crowded {
 			s.ProcessLimitHits = 1
 		}

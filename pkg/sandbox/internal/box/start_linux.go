@@ -106,7 +106,9 @@ func (i *Instance) NewTask(p *Phase, process *sandbox.Process, program *spawn.Pr
 		return t
 	}
 	if !i.Host.Opaque {
-		t.countRefusals(i.Policy)
+		policy := i.Policy
+		policy.Interfaces = process.Network == sandbox.NetworkLocalhost
+		t.countRefusals(policy)
 	}
 	iso := expected.Isolation(program.Examined() || i.Host.Opaque)
 	t.iso = &iso

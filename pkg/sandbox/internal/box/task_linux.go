@@ -34,6 +34,7 @@ var (
 	_ sandbox.Timed      = (*Task)(nil)
 	_ sandbox.Watched    = (*Task)(nil)
 	_ sandbox.Witness    = (*Task)(nil)
+	_ sandbox.Routed     = (*Task)(nil)
 	_ sandbox.Measured   = (*Task)(nil)
 	_ sandbox.Resettable = (*Task)(nil)
 )
@@ -123,6 +124,9 @@ func (t *Task) Wait() (sandbox.Exit, error) {
 // Took is how long the process ran, as its init measured it.
 func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
 
+// NoRoutes is how many connections and packets of the phase had no route.
+func (t *Task) NoRoutes() uint64 { return t.program.NoRoutes() }
+
 // Lost reports that the init ended before the process did, and not by the supervisor.
 func (t *Task) Lost() bool { return t.program.Lost() && !t.phase.killed.Load() }
 
@@ -132,6 +136,9 @@ func (t *Task) Finish(ctx context.Context) (monitor.Sample, error) {
 		t.program.CloseInput()
 		if t.refusals != nil {
 			defer t.refusals.Close()
+		}
+		if t.phase.Poller != nil {
+			t.phase.Poller.noteLargest(t.program.MaxRSS())
 		}
 		diskErr := t.phase.checkDisk() // before the end of the phase, which may remove the scratch
 		if t.phase.Leave() {

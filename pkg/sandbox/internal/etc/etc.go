@@ -1,6 +1,6 @@
 // Package etc writes the files from which a program learns its user and the name of its machine.
 //
-// Content: /etc/passwd and /etc/group with the sandbox's user, /etc/hosts, and /etc/hostname.
+// Content: /etc/passwd and /etc/group with the sandbox's user, /etc/hosts, /etc/hostname, and how names are resolved.
 //
 // Place in the flow. Backends put them into roots: alone into a root of host paths, and merged with the image's own
 // files into an image's root.
@@ -62,3 +62,11 @@ func merge(image []byte, own string, id int) []byte {
 func Hosts(hostname string) string {
 	return "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t" + hostname + "\n"
 }
+
+// Resolver is a resolv.conf for a sandbox without a network. Its name server has an address of RFC 5737, to which no sandbox has a route: a
+// program that resolves a name fails at once, as on a machine that is offline, and the kernel counts the attempt. Without a name server in
+// the file, programs would ask the loopback, where there may be one.
+const Resolver = "# The sandbox has no network.\nnameserver 192.0.2.1\n"
+
+// Switch is an nsswitch.conf: names are looked up in the files of this package and, hosts, at the name server.
+const Switch = "passwd: files\ngroup: files\nhosts: files dns\n"

@@ -17,7 +17,9 @@ const (
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
 	landDevices = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK // granted nowhere
 	landWrite   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	landNet     = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	// Connections are left to the network namespace. Landlock would refuse them before the kernel looks for a route: with EACCES, which
+	// hides the cause from the program, and without being counted.
+	landNet = unix.LANDLOCK_ACCESS_NET_BIND_TCP
 )
 
 // Landlock is the Landlock ruleset of a process, as far as this kernel has it; empty where it has none.

@@ -141,7 +141,7 @@ func (l *layout) layDir(spec *sandbox.Spec, owner int) (err error) {
 // container engines do. Where /etc is no directory of the root, or one of these is no plain file, the root is unchanged.
 func (l *layout) introduce(spec *sandbox.Spec) error {
 	files := map[string]string{
-		"/etc/hosts": etc.Hosts(spec.Hostname), "/etc/hostname": spec.Hostname + "\n", "/etc/resolv.conf": "",
+		"/etc/hosts": etc.Hosts(spec.Hostname), "/etc/hostname": spec.Hostname + "\n", "/etc/resolv.conf": etc.Resolver,
 	}
 	for name, merge := range map[string]func([]byte, sandbox.User) []byte{"/etc/passwd": etc.Passwd, "/etc/group": etc.Group} {
 		own, err := l.read(name)

@@ -201,8 +201,8 @@ func (s *skeleton) identity(spec *sandbox.Spec) error {
 		"/etc/group":         string(etc.Group(nil, spec.User)),
 		"/etc/hosts":         etc.Hosts(spec.Hostname),
 		"/etc/hostname":      spec.Hostname + "\n",
-		"/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-		"/etc/resolv.conf":   "",
+		"/etc/nsswitch.conf": etc.Switch,
+		"/etc/resolv.conf":   etc.Resolver,
 	})
 }
 
