@@ -70,12 +70,32 @@ func parseLine(line string) (p pattern, ok bool) {
 		p.parts = []string{anyDepth, line}
 		return p, true
 	}
-	p.parts = strings.Split(strings.TrimPrefix(line, "/"), "/")
+	p.parts = splitPattern(strings.TrimPrefix(line, "/"))
 	p.parts = slices.CompactFunc(p.parts, func(a, b string) bool { return a == anyDepth && b == anyDepth })
 	if p.parts[len(p.parts)-1] == anyDepth { // needs an entry to match
 		p.parts = append(p.parts, "*")
 	}
 	return p, true
+}
+
+// splitPattern splits a pattern at its slashes. A slash in a set separates nothing.
+func splitPattern(s string) (parts []string) {
+	start := 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '[':
+			width, _ := matchSet(s[i:], 0)
+			i += max(width, 1) - 1
+		case s[i] == '/':
+			parts, start = append(parts, s[start:i]), i+1
+		case strings.HasPrefix(s[i:], `\/`):
+			parts, start = append(parts, s[start:i]), i+2
+			i++
+		case s[i] == '\\':
+			i++
+		}
+	}
+	return append(parts, s[start:])
 }
 
 // trimSpaces removes spaces at the end that no backslash precedes.

@@ -46,6 +46,9 @@ func TestMatch(t *testing.T) {
 		{"[a", "[a", None},
 		{"x*y*z", "xaybyz", Ignore},
 		{"/\n!\n\n", "a", None},
+		{"x/[/a]", "x/a", Ignore},
+		{`a\/b`, "a/b", Ignore},
+		{`a\\/b`, `a\/b`, Ignore},
 	} {
 		if got := Parse(c.text).Match(strings.TrimSuffix(c.path, "/"), strings.HasSuffix(c.path, "/")); got != c.want {
 			t.Errorf("%q, %q: %v instead of %v", c.text, c.path, got, c.want)
@@ -164,9 +167,6 @@ func (r *repository) compare(t *testing.T, text string, paths map[string]bool, s
 		list.WriteString(p + "\x00")
 	}
 	ignored := strings.Split(r.run(t, list.String(), "check-ignore", "--stdin", "-z", "--no-index"), "\x00")
-	if len(ignored) < 2 || len(ignored) > len(paths) {
-		t.Logf("git ignores %d of %d paths", len(ignored)-1, len(paths))
-	}
 	for p := range paths {
 		ours, names := false, strings.Split(p, "/")
 		for i := 1; i <= len(names) && !ours; i++ {
