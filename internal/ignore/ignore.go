@@ -25,8 +25,8 @@ type Decision int
 // The decisions.
 const (
 	None Decision = iota // no pattern matches
-	Ignore
-	Keep // a pattern with ! matches
+	Matched
+	Negated // a pattern with ! matches
 )
 
 // MaxSize is how many bytes of patterns may be in force at one directory.
@@ -120,9 +120,9 @@ func (all Patterns) Match(p string, isDir bool) Decision {
 		switch {
 		case one.onlyDir && !isDir || !matchPath(one.parts, names):
 		case one.keep:
-			return Keep
+			return Negated
 		default:
-			return Ignore
+			return Matched
 		}
 	}
 	return None

@@ -17,38 +17,38 @@ func TestMatch(t *testing.T) {
 		text, path string // a path that ends in a slash is a directory
 		want       Decision
 	}{
-		{"*.log", "a/b.log", Ignore},
-		{"*.log\n!keep.log", "a/keep.log", Keep},
-		{"!keep.log\n*.log", "keep.log", Ignore},
-		{"/build", "build", Ignore},
+		{"*.log", "a/b.log", Matched},
+		{"*.log\n!keep.log", "a/keep.log", Negated},
+		{"!keep.log\n*.log", "keep.log", Matched},
+		{"/build", "build", Matched},
 		{"/build", "a/build", None},
-		{"doc/x", "doc/x", Ignore},
+		{"doc/x", "doc/x", Matched},
 		{"doc/x", "a/doc/x", None},
 		{"build/", "build", None},
-		{"build/", "a/build/", Ignore},
-		{"**/tmp", "a/b/tmp", Ignore},
-		{"**/tmp", "tmp", Ignore},
-		{"a/**/z", "a/z", Ignore},
-		{"a/**/z", "a/b/c/z", Ignore},
+		{"build/", "a/build/", Matched},
+		{"**/tmp", "a/b/tmp", Matched},
+		{"**/tmp", "tmp", Matched},
+		{"a/**/z", "a/z", Matched},
+		{"a/**/z", "a/b/c/z", Matched},
 		{"a/**", "a/", None},
-		{"a/**", "a/b", Ignore},
-		{"**", "x", Ignore},
-		{"# a\n\\#b\n\\!c", "#b", Ignore},
-		{"\\!c", "!c", Ignore},
-		{"a  \nb\\ ", "a", Ignore},
-		{"b\\ ", "b ", Ignore},
-		{"a\r\n", "a", Ignore},
-		{"\ufeffa", "a", Ignore},
-		{"[a-c]x[!0-9]", "bxy", Ignore},
+		{"a/**", "a/b", Matched},
+		{"**", "x", Matched},
+		{"# a\n\\#b\n\\!c", "#b", Matched},
+		{"\\!c", "!c", Matched},
+		{"a  \nb\\ ", "a", Matched},
+		{"b\\ ", "b ", Matched},
+		{"a\r\n", "a", Matched},
+		{"\ufeffa", "a", Matched},
+		{"[a-c]x[!0-9]", "bxy", Matched},
 		{"[a-c]x[!0-9]", "bx1", None},
-		{"[]x]", "]", Ignore},
-		{"[[:upper:]_]*", "_a", Ignore},
+		{"[]x]", "]", Matched},
+		{"[[:upper:]_]*", "_a", Matched},
 		{"[a", "[a", None},
-		{"x*y*z", "xaybyz", Ignore},
+		{"x*y*z", "xaybyz", Matched},
 		{"/\n!\n\n", "a", None},
-		{"x/[/a]", "x/a", Ignore},
-		{`a\/b`, "a/b", Ignore},
-		{`a\\/b`, `a\/b`, Ignore},
+		{"x/[/a]", "x/a", Matched},
+		{`a\/b`, "a/b", Matched},
+		{`a\\/b`, `a\/b`, Matched},
 	} {
 		if got := Parse(c.text).Match(strings.TrimSuffix(c.path, "/"), strings.HasSuffix(c.path, "/")); got != c.want {
 			t.Errorf("%q, %q: %v instead of %v", c.text, c.path, got, c.want)
@@ -79,7 +79,7 @@ func TestLevels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for p, want := range map[string]Decision{"a/b/x.log": Ignore, "a/b/own.log": Keep, "a/b/only": Ignore, "a/b/c/only": None} {
+	for p, want := range map[string]Decision{"a/b/x.log": Matched, "a/b/own.log": Negated, "a/b/only": Matched, "a/b/c/only": None} {
 		if got := sub.Match(p, false); got != want {
 			t.Errorf("%s: %v instead of %v", p, got, want)
 		}
@@ -170,7 +170,7 @@ func (r *repository) compare(t *testing.T, text string, paths map[string]bool, s
 	for p := range paths {
 		ours, names := false, strings.Split(p, "/")
 		for i := 1; i <= len(names) && !ours; i++ {
-			ours = patterns.Match(strings.Join(names[:i], "/"), i < len(names)) == Ignore
+			ours = patterns.Match(strings.Join(names[:i], "/"), i < len(names)) == Matched
 		}
 		if git := slices.Contains(ignored, p); git != ours {
 			t.Errorf("seed %d: %q is ignored by git: %v, here: %v, with\n%s", seed, p, git, ours, text)
@@ -190,7 +190,7 @@ func FuzzMatch(f *testing.F) {
 		if plain == "" || strings.ContainsAny(p, "*?[\\\n\r!# \ufeff") || strings.Contains(p, "//") {
 			return
 		}
-		if Parse("/"+plain).Match(plain, false) != Ignore {
+		if Parse("/"+plain).Match(plain, false) != Matched {
 			t.Errorf("%q does not match itself", plain)
 		}
 	})
