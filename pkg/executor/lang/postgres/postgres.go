@@ -24,6 +24,7 @@ var Language = language.Language{
 	Source:     "main.sql", Mains: []string{"main.sql", "query.sql"},
 	Sample:    "SELECT 1;\n",
 	Toolchain: &description, Options: []string{"setup"},
+	Tier: sandbox.TierContainer, // others refuse shared memory
 	Plan: plan,
 }
 
