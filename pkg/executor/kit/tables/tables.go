@@ -2,7 +2,8 @@
 //
 //	[{"columns": […], "types": […], "rows": [[…], …], "rows_total": 3, "truncated": false}, …]
 //
-// Place in the flow. The tools sqlite and postgres of the kit fill a [Set] inside the sandbox and write it to a file; the executor reads it.
+// Place in the flow. The tools sqlite and postgres of the kit fill a [Set] inside the sandbox and write it to a file, which the executor
+// reads.
 //
 // Lifecycle, concurrency. A Set belongs to one goroutine, for one run.
 //
