@@ -381,7 +381,7 @@ func (t *tree) openFile(dir *os.Root, name string) (*os.File, error) {
 	return dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// tooLargeError names the deepest directory with most of the files or of the bytes, up to the file that did not fit.
+// tooLargeError names the deepest entry with most of the bytes or, for a size of 0, of the files, up to the file that did not fit.
 func (t *tree) tooLargeError(what, last string, size sandbox.Size) error {
 	type usage struct {
 		files int
@@ -401,7 +401,12 @@ func (t *tree) tooLargeError(what, last string, size sandbox.Size) error {
 	add(last, size)
 	most := ""
 	for _, p := range slices.Sorted(maps.Keys(all)) { // a directory comes before its entries
-		if u := all[p]; (2*u.files > len(t.files) || 2*u.bytes > max(t.bytes, 1)) && (most == "" || strings.HasPrefix(p, most+"/")) {
+		u := all[p]
+		isMost := 2*u.bytes > t.bytes
+		if size == 0 {
+			isMost = 2*u.files > len(t.files)
+		}
+		if isMost && (most == "" || strings.HasPrefix(p, most+"/")) {
 			most = p
 		}
 	}
