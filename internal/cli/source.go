@@ -68,6 +68,11 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
 	}
 	s := o.program
+	for _, name := range []string{"exclude", "include"} {
+		if isOnCommandLine(cmd.Flags(), name) && s.hostDir == "" && len(o.in.Values) == 0 {
+			return sandbox.Invalid(name, "it selects entries of a directory, and the program is none; leave out --%s", name)
+		}
+	}
 	s.variables = fill
 	s.args = append(append([]string(nil), words...), rest...)
 	// A background process that reads from the terminal is stopped.
@@ -113,7 +118,11 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 	case !pathExists(words[0]):
 		return nil, false, unknownCommandOrFile(cmd, words)
 	}
-	return words[1:], false, s.readPath(words[0])
+	err = s.readPath(words[0])
+	if left = words[1:]; o.options.Module != "" && s.beside != "" { // the file is the module's argument
+		left = append([]string{s.files[0].Path}, left...)
+	}
+	return left, false, err
 }
 
 // missingFile is the error for a file that does not exist. Its hint is a file with a similar name, if the directory has one.
