@@ -151,7 +151,7 @@ var fileRows = []row{
 			e.Errorf("%q", got.order)
 		}
 	}},
-	{"links go in", []Expectation{Files, Isolated}, false, func(e *env) {
+	{"links go in", []Expectation{Files, Programs}, false, func(e *env) {
 		id := e.create()
 		link := func(p, target string) sandbox.File { return sandbox.File{Path: p, Link: target} }
 		e.put(id, text("/workspace/d/f", "1"), link("/workspace/l", "d/f"), link("/workspace/way/dir", "../d"))
