@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,8 @@ type runOptions struct {
 	lang    string
 	code    string
 	files   List
+	exclude List
+	include List
 	entry   string
 	compile sandbox.Limits
 	in      List
@@ -36,8 +39,10 @@ type runOptions struct {
 	template  string
 	variables List
 
+	selected selection
 	program  *source
 	inputs   []executor.File
+	left     []leftOut // entries of --in that are not copied
 	copyOuts []copyOut
 }
 
@@ -110,6 +115,8 @@ func (o *runOptions) addCodeFlags(fs *pflag.FlagSet) {
 	fs.VarP(&single{into: &o.code}, "code", "c", "the `code` itself")
 	fs.VarP(&o.files, "file", "f", "a `file` with code; repeatable, the first is started")
 	fs.StringVar(&o.entry, "entry", "", "`file` of the directory that starts the program")
+	fs.Var(&o.exclude, "exclude", "leave out entries of a directory by a `pattern` as in .gitignore; repeatable")
+	fs.Var(&o.include, "include", "copy entries by a `pattern` although .gitignore or a rule leaves them out; repeatable")
 	fs.StringVar(&o.template, "template", "", "`name` of a template to fill in; the code is its variable \"code\"")
 	fs.Var(&o.variables, "var", "set a variable of the template: `name=value`, or name=@file; repeatable")
 	fs.BoolVar(&o.noCache, "no-cache", false, "do not use the compile cache")
@@ -180,12 +187,20 @@ func (o *runOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 			return err
 		}
 	}
+	var err error
+	if o.selected.exclude, err = readPatterns("exclude", o.exclude.Values); err != nil {
+		return err
+	}
+	if o.selected.include, err = readPatterns("include", o.include.Values); err != nil {
+		return err
+	}
 	for _, text := range o.in.Values {
-		files, err := readInput(text)
+		files, left, err := readInput(text, o.selected)
 		if err != nil {
 			return err
 		}
 		o.inputs = append(o.inputs, files...)
+		o.left = append(o.left, left...)
 	}
 	for _, text := range o.setup.Values {
 		file, err := readSetup(text)
@@ -210,7 +225,8 @@ func (o *runOptions) request() executor.Request {
 	req := executor.Request{
 		Language: o.lang, Code: o.program.code, Name: o.program.name, Files: o.program.files, Entry: o.program.entry,
 		Image: o.image, Args: o.program.args, Stdin: o.program.stdin, Env: o.environ,
-		Limits: o.limits, CompileLimits: o.compile, Policy: o.policy, Options: o.options, Inputs: o.inputs, NoCache: o.noCache,
+		HostDir: o.program.hostDir, Limits: o.limits, CompileLimits: o.compile, Policy: o.policy, Options: o.options,
+		Inputs: o.inputs, NoCache: o.noCache,
 	}
 	if f := o.program.variables; f != nil {
 		req.Template, req.Variables = f.template, f.values
@@ -266,6 +282,9 @@ func (c *Invocation) executeHere(o *runOptions) error {
 		if err != nil {
 			return nameSignal(s.ctx, err)
 		}
+		if note := noteLeftOut(slices.Concat(o.program.left, o.left), true); note != "" {
+			plan.Notes = append(plan.Notes, note)
+		}
 		return c.printPlan(plan, o.backend)
 	}
 	leave, err := o.enterWorkspace(s, &req)
@@ -309,6 +328,12 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 	m sandbox.Machine) error {
 	if o.noStream {
 		c.printWhole(&o.boxOptions, &result.Result, show, result.Phases...)
+	}
+	if note := noteLeftOut(slices.Concat(o.program.left, o.left), false); note != "" {
+		result.Notes = append(result.Notes, note)
+	}
+	if hint := o.hintMissingFile(result); hint != "" {
+		result.Notes = append(result.Notes, hintNote+hint)
 	}
 	copied := o.copyFilesOut(result.Files, c.format != FormatText)
 	if copied.failed && result.ExitCode() == 0 {

@@ -149,7 +149,10 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := app.CheckRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
-	o.environ = parseEnvironment(o.env.Values)
+	var err error
+	if o.environ, err = parseEnvironment(o.env.Values); err != nil {
+		return err
+	}
 	for _, text := range o.volumes.Values {
 		v, err := readVolume(text)
 		if err != nil {
@@ -172,10 +175,13 @@ func CheckNotEmpty(flags *pflag.FlagSet, name string) error {
 }
 
 // parseEnvironment parses NAME=value and NAME. NAME alone takes the value from this process; without one it stays unset.
-func parseEnvironment(entries []string) map[string]string {
+func parseEnvironment(entries []string) (map[string]string, error) {
 	env := map[string]string{}
 	for _, e := range entries {
 		name, value, given := strings.Cut(e, "=")
+		if err := sandbox.ValidateVariable(name); err != nil {
+			return nil, err
+		}
 		if !given {
 			if value, given = os.LookupEnv(name); !given {
 				continue
@@ -183,7 +189,7 @@ func parseEnvironment(entries []string) map[string]string {
 		}
 		env[name] = value
 	}
-	return env
+	return env, nil
 }
 
 // readVolume is sandbox.ParseVolume with a host path that may be relative to the current directory.

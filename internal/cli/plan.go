@@ -89,7 +89,9 @@ func formatPlan(p *executor.Plan, backend string) string {
 			mode = 0o644
 		}
 		size := "on the host"
-		if f.Open == nil {
+		if f.Link != "" {
+			size = "a link to " + f.Link
+		} else if f.Open == nil {
 			size = sandbox.Size(len(f.Data)).String()
 		}
 		row(fmt.Sprintf("%04o", mode.Perm()), "%s (%s)", f.Path, size)

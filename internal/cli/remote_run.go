@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -60,6 +61,9 @@ func (c *Invocation) runRemotely(o *runOptions, flags *pflag.FlagSet) (done bool
 	}
 	if flag, why := localFlag(flags, r.auto); flag != "" {
 		return r.refuse(sandbox.Invalid(flag, "%s: %s; leave out --%s, or use --server never", r.name, why, flag))
+	}
+	if req := o.request(); r.auto && req.Environment() != "" {
+		return false, nil
 	}
 	if r.auto {
 		if r.session = c.local.takeSession(c); r.session == nil {
@@ -241,6 +245,10 @@ func (r *remoteRun) cancelRun(gaveUp chan<- struct{}) {
 func (r *remoteRun) reportResult(result *executor.Result, show *outputPrinter) error {
 	if err := result.Isolation.Check(r.o.policy.Require, r.o.policy.Strict); err != nil {
 		return err
+	}
+	if req := r.o.request(); req.Environment() != "" && result.Language == "python" {
+		result.Notes = append(result.Notes, fmt.Sprintf("%sthe virtual environment %s: it is on this machine; --include %s sends it",
+			language.UnusedNote, req.Environment(), req.Environment()))
 	}
 	s := &runEnvironment{ctx: r.ctx, stop: r.stop}
 	machine := sandbox.Machine{}

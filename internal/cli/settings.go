@@ -289,7 +289,7 @@ func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field)
 		case *bool:
 			fs.BoolVar(v, name, false, usage)
 		case *string:
-			fs.StringVar(v, name, f.Shown, usage)
+			fs.StringVarP(v, name, f.Short, f.Shown, usage)
 		case *[]string:
 			fs.Var(&List{Into: v, Commas: true}, name, usage)
 		case *int:

@@ -29,6 +29,11 @@ type source struct {
 	args       []string
 	stdin      io.Reader
 	variables  *templateVariables // nil without a template
+
+	selected selection // which entries of a directory are the program's
+	hostDir  string    // the directory on this machine; "" for another source
+	beside   string    // the path of a file that is the whole program; "" for another source
+	left     []leftOut // entries of the directory that are not copied
 }
 
 // StdinName is the name of standard input on a command line.
@@ -49,7 +54,7 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 	if n := cmd.Flags().ArgsLenAtDash(); n >= 0 {
 		words, rest = args[:n], args[n:]
 	}
-	o.program = &source{entry: o.entry}
+	o.program = &source{entry: o.entry, selected: o.selected}
 	fill, err := o.readTemplate(cmd.Flags())
 	if err != nil {
 		return err
@@ -63,6 +68,11 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
 	}
 	s := o.program
+	for _, name := range []string{"exclude", "include"} {
+		if isOnCommandLine(cmd.Flags(), name) && s.hostDir == "" && len(o.in.Values) == 0 {
+			return sandbox.Invalid(name, "it selects entries of a directory, and the program is none; leave out --%s", name)
+		}
+	}
 	s.variables = fill
 	s.args = append(append([]string(nil), words...), rest...)
 	// A background process that reads from the terminal is stopped.
@@ -97,6 +107,8 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 		return nil, false, checkCode("code", o.code)
 	case fromFiles:
 		return nil, false, s.readFiles(o.files.Values)
+	case len(words) == 0 && o.options.Module != "":
+		return nil, false, nil
 	case len(words) == 0:
 		return nil, true, s.readStdin(c, o.quiet)
 	case words[0] == StdinName:
@@ -106,7 +118,11 @@ func (o *runOptions) readSource(c *Invocation, cmd *cobra.Command, words []strin
 	case !pathExists(words[0]):
 		return nil, false, unknownCommandOrFile(cmd, words)
 	}
-	return words[1:], false, s.readPath(words[0])
+	err = s.readPath(words[0])
+	if left = words[1:]; o.options.Module != "" && s.beside != "" { // the file is the module's argument
+		left = append([]string{s.files[0].Path}, left...)
+	}
+	return left, false, err
 }
 
 // missingFile is the error for a file that does not exist. Its hint is a file with a similar name, if the directory has one.
@@ -199,7 +215,7 @@ func (s *source) readPath(name string) error {
 	}
 	if st.IsDir() {
 		base := filepath.Base(absoluteName(name))
-		if s.files, err = readTree(name); err == nil && s.entry == "" && token.IsIdentifier(base) && isPythonPackage(s.files) {
+		if err = s.readDirectory(name); err == nil && s.entry == "" && token.IsIdentifier(base) && isPythonPackage(s.files) {
 			// The package may import itself by its name, as with python -m.
 			for i := range s.files {
 				s.files[i].Path = path.Join(base, s.files[i].Path)
@@ -217,6 +233,7 @@ func (s *source) readPath(name string) error {
 	if st.Mode().IsRegular() {
 		// As a file and not as code: tracebacks show its name, and it keeps its mode.
 		s.files = []executor.File{{Path: filepath.Base(absoluteName(name)), Mode: st.Mode().Perm(), Data: []byte(code)}}
+		s.beside = name
 		return nil
 	}
 	s.code = code
@@ -305,146 +322,6 @@ func absoluteName(name string) string {
 	return name
 }
 
-// The maximum size of a directory with a program.
-const (
-	maxTreeFiles = 50_000
-	maxTreeBytes = 256 * sandbox.MiB
-)
-
-// tree reads the files of a directory and never leaves it. It follows a link whose target is inside; any other link is an error.
-type tree struct {
-	root  *os.Root
-	name  string // of the directory, in messages
-	files []executor.File
-	bytes sandbox.Size
-	above []fs.FileInfo // the directories above the current file
-	// lazy: contents are read when they are copied into the sandbox; the directory stays open until then.
-	lazy bool
-}
-
-// readTree reads the program of a directory into memory. Later changes of the directory do not affect the run.
-func readTree(dir string) ([]executor.File, error) {
-	t := &tree{name: dir}
-	if err := t.readRoot(dir); err != nil {
-		return nil, err
-	}
-	defer t.root.Close()
-	if len(t.files) == 0 {
-		return nil, t.pathError(".", errors.New("there are no files in it"))
-	}
-	return t.files, nil
-}
-
-func (t *tree) readRoot(dir string) (err error) {
-	if t.root, err = os.OpenRoot(dir); err != nil {
-		return unreadableError(dir, err)
-	}
-	if err := t.readDirectory("."); err != nil {
-		_ = t.root.Close()
-		return err
-	}
-	return nil
-}
-
-// isVersionControl reports whether a directory has the metadata of version control.
-func isVersionControl(name string) bool { return name == ".git" || name == ".hg" || name == ".svn" }
-
-func (t *tree) readDirectory(rel string) error {
-	d, err := t.root.Open(rel)
-	if err != nil {
-		return t.pathError(rel, err)
-	}
-	defer d.Close()
-	self, err := d.Stat()
-	if err != nil {
-		return t.pathError(rel, err)
-	}
-	if slices.ContainsFunc(t.above, func(above fs.FileInfo) bool { return os.SameFile(above, self) }) {
-		return t.pathError(rel, errors.New("the link leads to a directory that it lies in"))
-	}
-	t.above = append(t.above, self)
-	defer func() { t.above = t.above[:len(t.above)-1] }()
-	entries, err := d.ReadDir(-1)
-	if err != nil {
-		return t.pathError(rel, err)
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	for _, e := range entries {
-		if isVersionControl(e.Name()) {
-			continue
-		}
-		if err := t.readEntry(path.Join(rel, e.Name()), e.Type()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (t *tree) readEntry(rel string, kind fs.FileMode) error {
-	if kind&fs.ModeSymlink != 0 {
-		st, err := t.root.Stat(rel)
-		if err != nil {
-			return t.pathError(rel, fmt.Errorf("the link does not lead to anything in the directory (%w)", plainPathError(err)))
-		}
-		kind = st.Mode().Type()
-	}
-	switch {
-	case kind.IsDir():
-		return t.readDirectory(rel)
-	case kind.IsRegular():
-		return t.readFile(rel)
-	}
-	return t.pathError(rel, errors.New("it is neither a file nor a directory"))
-}
-
-func (t *tree) readFile(rel string) error {
-	if len(t.files) == maxTreeFiles {
-		return t.tooLargeError(fmt.Sprintf("more than %d files", maxTreeFiles))
-	}
-	f, err := t.openFile(rel)
-	if err != nil {
-		return t.pathError(rel, err)
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return t.pathError(rel, err)
-	}
-	if !st.Mode().IsRegular() {
-		return t.pathError(rel, errors.New("it is no regular file any more"))
-	}
-	file := executor.File{Path: rel, Mode: st.Mode().Perm()}
-	if t.lazy {
-		file.Open = func() (io.ReadCloser, error) { return t.openFile(rel) }
-	} else {
-		if t.bytes += sandbox.Size(st.Size()); t.bytes > maxTreeBytes {
-			return t.tooLargeError("more than " + maxTreeBytes.String())
-		}
-		// The file may grow meanwhile; no more than the counted size is read.
-		if file.Data, err = io.ReadAll(io.LimitReader(f, st.Size())); err != nil {
-			return t.pathError(rel, err)
-		}
-	}
-	t.files = append(t.files, file)
-	return nil
-}
-
-// openFile opens a file. It does not block if a pipe has replaced the file.
-func (t *tree) openFile(rel string) (*os.File, error) {
-	return t.root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-}
-
-func (t *tree) tooLargeError(what string) error {
-	return &sandbox.Error{
-		Op: "read " + t.name, Kind: sandbox.ErrInvalid, Err: fmt.Errorf("it holds %s", what),
-		Hint: "the directory of the program alone; --volume shows the rest",
-	}
-}
-
-func (t *tree) pathError(rel string, err error) error {
-	return &sandbox.Error{Op: "read " + filepath.Join(t.name, rel), Kind: sandbox.ErrInvalid, Err: plainPathError(err)}
-}
-
 // plainPathError removes the path from an error, for callers that name the path themselves.
 func plainPathError(err error) error {
 	for {
@@ -457,10 +334,10 @@ func plainPathError(err error) error {
 }
 
 // readInput parses host[:dest] and returns the files that are copied into /workspace.
-func readInput(text string) ([]executor.File, error) {
+func readInput(text string, selected selection) ([]executor.File, []leftOut, error) {
 	host, dest := splitHostPath(text)
 	if host == "" {
-		return nil, sandbox.Invalid("in", "%q names no file; write it like data.csv or data.csv:input/data.csv", text)
+		return nil, nil, sandbox.Invalid("in", "%q names no file; write it like data.csv or data.csv:input/data.csv", text)
 	}
 	if dest == "" {
 		dest = filepath.Base(absoluteName(host))
@@ -473,33 +350,34 @@ func readInput(text string) ([]executor.File, error) {
 	}
 	st, err := os.Stat(host)
 	if err != nil {
-		return nil, &sandbox.Error{Op: "in", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", host, plainPathError(err)),
+		return nil, nil, &sandbox.Error{Op: "in", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("%s: %w", host, plainPathError(err)),
 			Hint: "--in FILE, with a file or directory that exists"}
 	}
 	if !st.IsDir() {
 		if !st.Mode().IsRegular() {
-			return nil, sandbox.Invalid("in", "%s is neither a file nor a directory", host)
+			return nil, nil, sandbox.Invalid("in", "%s is neither a file nor a directory", host)
 		}
 		if strings.HasSuffix(text, "/") || dest == "." {
 			dest = path.Join(dest, filepath.Base(host))
 		}
 		return []executor.File{{Path: dest, Mode: st.Mode().Perm(), Open: func() (io.ReadCloser, error) {
 			return os.OpenFile(host, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe may have replaced the file
-		}}}, nil
+		}}}, nil, nil
 	}
-	t := &tree{name: host, lazy: true}
+	selected.isData = true
+	t := &tree{name: host, selection: selected}
 	if err := t.readRoot(host); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i := range t.files {
 		t.files[i].Path = path.Join(dest, t.files[i].Path)
 	}
-	return t.files, nil
+	return t.files, t.left, nil
 }
 
 // readSetup returns a file that is copied into the working directory under its base name.
 func readSetup(name string) (executor.File, error) {
-	files, err := readInput(name + ":" + filepath.Base(name))
+	files, _, err := readInput(name+":"+filepath.Base(name), selection{})
 	if err != nil || len(files) != 1 {
 		return executor.File{}, sandbox.Invalid("setup", "%q is not a file that can be read", name)
 	}

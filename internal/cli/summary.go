@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -77,6 +79,10 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 		line("to fix that", "sandbox-run doctor says how")
 	}
 	for _, n := range r.Notes {
+		if hint, ok := strings.CutPrefix(n, hintNote); ok {
+			line("hint", hint)
+			continue
+		}
 		line("note", n)
 	}
 }
@@ -101,7 +107,7 @@ const toSeeTheRest = "; to see the rest: --output-limit, --spill, or leave out -
 // printWarnings prints to a log what the exit code does not show.
 func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 	for _, n := range r.Notes {
-		if strings.HasPrefix(n, cleanupNote) || strings.HasPrefix(n, executor.AuditNote) {
+		if slices.ContainsFunc(importantNotes, func(prefix string) bool { return strings.HasPrefix(n, prefix) }) {
 			c.PrintMessage(n)
 		}
 	}
@@ -119,6 +125,9 @@ func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 		c.PrintMessage(string(r.Verdict) + ": " + why)
 	}
 }
+
+// importantNotes are the prefixes of notes that are printed to a log, too.
+var importantNotes = []string{cleanupNote, executor.AuditNote, language.UnusedNote, hintNote}
 
 // repeatsVerdict reports whether the violation is the one that the verdict names.
 func repeatsVerdict(v sandbox.Violation, verdict sandbox.Verdict) bool {

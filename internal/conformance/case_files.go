@@ -151,6 +151,29 @@ var fileRows = []row{
 			e.Errorf("%q", got.order)
 		}
 	}},
+	{"links go in", []Expectation{Files, Programs}, false, func(e *env) {
+		id := e.create()
+		link := func(p, target string) sandbox.File { return sandbox.File{Path: p, Link: target} }
+		e.put(id, text("/workspace/d/f", "1"), link("/workspace/l", "d/f"), link("/workspace/way/dir", "../d"))
+		e.put(id, link("/workspace/out", "/etc/hostname"))
+		e.says(e.in(id, e.probe("get", "l")...), `ok "1"`)
+		e.says(e.in(id, e.probe("get", "way/dir/f")...), `ok "1"`)
+		// A link is replaced by a file, a file by a link, and nothing is written through a link.
+		e.put(id, text("/workspace/l", "own"), link("/workspace/d/g", "f"), link("/workspace/d/g", "h"), text("/workspace/d/h", "2"))
+		e.says(e.in(id, e.probe("get", "d/f")...), `ok "1"`)
+		e.says(e.in(id, e.probe("get", "l")...), `ok "own"`)
+		e.says(e.in(id, e.probe("get", "d/g")...), `ok "2"`)
+		if err := e.m.Put(e.Context(), id, []sandbox.File{text("/workspace/way/dir/x", "x")}); !errors.Is(err, sandbox.ErrRefused) {
+			e.Errorf("put through a link: %v", err)
+		}
+		if err := e.m.Put(e.Context(), id, []sandbox.File{link("/workspace/x", "a\x00b")}); !errors.Is(err, sandbox.ErrInvalid) {
+			e.Errorf("put a link to NUL: %v", err)
+		}
+		got := e.takeAll(id, "/workspace")
+		if len(got.files) != 3 || got.untaken["/workspace/out"] == "" {
+			e.Errorf("%q, %v", got.order, got.untaken)
+		}
+	}},
 	{"files go in and out at any time", []Expectation{Files}, false, func(e *env) {
 		id := e.create()
 		if got := e.takeAll(id, "/workspace", "/tmp"); len(got.files)+len(got.untaken) > 0 {

@@ -80,6 +80,8 @@ func (f fakePlace) Create(p string, mode fs.FileMode) (io.WriteCloser, error) {
 	return &fakeFile{f: f, name: name}, nil
 }
 
+func (f fakePlace) Link(string, string) error { return syscall.EOPNOTSUPP }
+
 func (f fakePlace) Remove(p string) error {
 	f.i.files.Delete(f.name(p))
 	return nil

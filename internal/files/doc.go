@@ -2,8 +2,8 @@
 //
 // What. [Scratch.Put] and [Scratch.Take] are sandbox.Filer for a backend that has a [Place]. On Linux that is a [Tree]: a directory whose
 // entries are opened by openat2 beneath a descriptor, following no link and entering no mount (D5, F6). Put always makes a new file, so
-// nothing is ever written through a planted link, hard or soft (F8); Take returns regular files only, checks that after opening, and
-// never waits (F7).
+// nothing is ever written through a planted link, hard or soft (F8), nor through a link that Put itself has made; Take returns regular
+// files only, checks that after opening, and never waits (F7).
 //
 // Place in the flow. Between the backends and internal/linux. A supervisor that may not open the files of its sandboxes itself has an
 // [Opener] in another process that sends it the descriptors; contents go from descriptor to descriptor, within the kernel where it can

@@ -41,6 +41,8 @@ func Beneath(p string) (string, bool) {
 type Place interface {
 	// Create makes a new file, and the directories on its path. It replaces an entry of that name unless that is a directory.
 	Create(p string, mode fs.FileMode) (io.WriteCloser, error)
+	// Link makes a symbolic link, and the directories on its path. It replaces an entry as Create does.
+	Link(p, target string) error
 	// Remove removes a file.
 	Remove(p string) error
 	// Open opens a file or directory, and never blocks.
@@ -165,6 +167,9 @@ func (s *Scratch) put(ctx context.Context, f *sandbox.File) (err error) {
 	p, ok := Beneath(f.Path)
 	if !ok {
 		return sandbox.Invalid("file", "path %q lies in none of %s", f.Path, strings.Join(sandbox.ScratchDirs(), ", "))
+	}
+	if f.Link != "" {
+		return s.Place.Link(p, f.Link)
 	}
 	var from io.ReadCloser
 	if f.Data == nil && f.Open != nil {

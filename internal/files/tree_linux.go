@@ -19,6 +19,8 @@ import (
 type Opener interface {
 	// Create makes a new file, replaces an entry of that name, and opens it for writing.
 	Create(p string, mode uint32) (fd int, err error)
+	// Link makes a symbolic link, and replaces an entry of that name.
+	Link(p, target string) error
 	Remove(p string) error
 	// Open opens a file or a directory for reading. It never waits.
 	Open(p string) (fd int, err error)
@@ -75,25 +77,53 @@ func (d Dir) Create(p string, mode uint32) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(at)
-	for range maxTries {
-		fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-		if errors.Is(err, unix.EEXIST) {
-			if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-				return -1, err
-			}
-			continue
-		}
-		if err != nil {
-			return -1, err
-		}
-		if err := d.chown(fd, mode); err != nil {
-			_ = unix.Close(fd)
-			_ = unix.Unlinkat(at, name, 0)
-			return -1, err
-		}
-		return fd, nil
+	fd := -1
+	err = replace(at, name, func() (err error) {
+		fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return -1, err
 	}
-	return -1, unix.EEXIST // a program makes the name again and again
+	if err := d.chown(fd, mode); err != nil {
+		_ = unix.Close(fd)
+		_ = unix.Unlinkat(at, name, 0)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Link makes a symbolic link. The owner is set by descriptor: a program may have replaced the link meanwhile.
+func (d Dir) Link(p, target string) error {
+	dir, name := path.Split(p)
+	at, err := d.directory(path.Clean(dir))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(at)
+	if err := replace(at, name, func() error { return unix.Symlinkat(target, at, name) }); err != nil || d.Owner < 0 {
+		return err
+	}
+	fd, err := openBeneath(at, name, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchownat(fd, "", d.Owner, d.Owner, unix.AT_EMPTY_PATH)
+}
+
+// replace makes an entry of a directory after it has removed the one that has the name.
+func replace(at int, name string, create func() error) error {
+	for range maxTries {
+		err := create()
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return unix.EEXIST // a program makes the name again and again
 }
 
 // WaitClosed waits for children of this process that have not executed yet: they have its descriptors.
@@ -171,6 +201,11 @@ type SharedDir struct {
 func (h SharedDir) Create(p string, mode uint32) (fd int, err error) {
 	err = h.Use(func(dir int) (err error) { fd, err = Dir{dir, h.Owner}.Create(p, mode); return err })
 	return fd, err
+}
+
+// Link is Dir.Link.
+func (h SharedDir) Link(p, target string) error {
+	return h.Use(func(dir int) error { return Dir{dir, h.Owner}.Link(p, target) })
 }
 
 // Open is Dir.Open.

@@ -158,6 +158,7 @@ func TestTakeVeryMany(t *testing.T) {
 type endless struct{}
 
 func (endless) Create(string, fs.FileMode) (io.WriteCloser, error) { return nil, unix.EROFS }
+func (endless) Link(string, string) error                          { return unix.EROFS }
 func (endless) Remove(string) error                                { return unix.EROFS }
 func (endless) Open(string) (*Content, error)                      { return nil, unix.EIO }
 func (endless) List(_ string, want func(Entry) bool) error {

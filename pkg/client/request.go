@@ -121,6 +121,12 @@ func inline(field string, files []executor.File, room *int64) ([]wire.File, erro
 		if !utf8.ValidString(f.Path) {
 			return nil, &UnsendableError{field, fmt.Sprintf("the name %q is not UTF-8", f.Path)}
 		}
+		if f.Link != "" {
+			if all[i] = (wire.File{Path: f.Path, Link: f.Link}); !utf8.ValidString(f.Link) {
+				return nil, &UnsendableError{field, fmt.Sprintf("the target %q of a link is not UTF-8", f.Link)}
+			}
+			continue
+		}
 		data, err := content(f, *room+1)
 		if err != nil {
 			return nil, err

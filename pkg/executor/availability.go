@@ -1,8 +1,10 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -14,9 +16,9 @@ type State string
 
 // The states of a language.
 const (
-	Ready      State = "ready"
+	Ready      State = "ready" // for this user
 	Missing    State = "missing"
-	Incomplete State = "incomplete" // a part of the toolchain is installed
+	Incomplete State = "incomplete" // a part of the toolchain is installed, or sandboxes are too weak
 )
 
 // Availability is the state of a language on this machine.
@@ -36,9 +38,17 @@ type Availability struct {
 // CheckLanguages checks every language on this machine, concurrently.
 func (e *Executor) CheckLanguages(ctx context.Context) []Availability {
 	found := make([]Availability, len(e.languages))
+	can := e.manager.Backend().Probe(ctx)
 	var all sync.WaitGroup
 	for i, l := range e.languages {
-		all.Go(func() { found[i] = e.available(ctx, l) })
+		all.Go(func() {
+			a := &found[i]
+			*a = e.available(ctx, l)
+			if tier := cmp.Or(l.Tier, sandbox.TierNamespace); a.State == Ready && can.Check(tier, false) != nil {
+				a.State, a.Install = Incomplete, []string{"sandbox-run doctor, which says how"}
+				a.Reason = fmt.Sprintf("it needs sandboxes of the tier %s, and this user gets %s", tier, cmp.Or(can.Tier, "none"))
+			}
+		})
 	}
 	all.Wait()
 	return found

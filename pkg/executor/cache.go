@@ -111,6 +111,11 @@ func (p *Plan) mayChange() bool {
 
 // digestContent adds the digest of a file's content, so that the length need not be known beforehand.
 func digestContent(f sandbox.File, field func(string)) error {
+	if f.Link != "" {
+		field("link")
+		field(f.Link)
+		return nil
+	}
 	if f.Open == nil {
 		sum := sha256.Sum256(f.Data)
 		field(string(sum[:]))

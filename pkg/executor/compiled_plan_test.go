@@ -51,6 +51,8 @@ func TestPlansOfCompiled(t *testing.T) {
 		"java":            {Language: "java", Code: javaHello, Args: []string{"a"}},
 		"java-tree": {Files: tree("src/main/java/p/A.java", "package p; public class A { public static void main(String[] a) {} }",
 			"src/main/java/p/B.java", "package p; class B {}", "lib/x.jar", "", "src/test/java/T.java", "class T {}")},
+		"java-resources": {Files: tree("a/src/main/java/A.java", "public class A { public static void main(String[] a) {} }",
+			"a/src/main/resources/x/a.txt", "", "b/src/main/resources/b.txt", "", "b/src/test/resources/c.txt", "")},
 		"java-entry": {Entry: "p.B", Files: tree("p/A.java", "package p; class A { static void main(String[] a) {} }", "p/B.java",
 			"package p; class B { static void main(String[] a) {} }")},
 		"java-compact": {Language: "java", Code: "void main() { }"},

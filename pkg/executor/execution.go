@@ -176,6 +176,9 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	x.out.Result = *r
 	x.out.Notes = notes
 	x.note(r.Notes...)
+	if !isRun {
+		nameCompileFlags(x.out.Violations)
+	}
 	if err := x.judge(ctx, p); err != nil {
 		return false, err
 	}
@@ -205,6 +208,22 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// nameCompileFlags lets the violations of a compiler name the flags of compilers' limits. The number of processes and the CPU time of
+// compilers have no flags.
+func nameCompileFlags(violations []sandbox.Violation) {
+	for i := range violations {
+		for _, l := range sandbox.AllLimits() {
+			switch flag := l.Flag(); {
+			case violations[i].Allow != "--"+flag:
+			case l.CompileDoc != "":
+				violations[i].Allow = "--compile-" + flag
+			case flag != "output-limit":
+				violations[i].Allow = ""
+			}
+		}
+	}
 }
 
 func (x *execution) notKept(err error) {

@@ -130,9 +130,11 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 			Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry,
 			Args: req.Args, Env: req.Env, Options: req.Options, Inputs: req.Inputs,
 		},
-		Files: append([]File(nil), req.Files...), Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
+		Files: append([]File(nil), req.Files...), HostDir: req.HostDir, Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
 	}}
 	switch {
+	case req.Options.Module != "" && req.Code == "" && len(req.Files) == 0: // one of the toolchain's own
+		req.Language = cmp.Or(req.Language, "python")
 	case req.Code == "" && len(req.Files) == 0:
 		return nil, &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code"), Hint: "give code or files"}
 	case req.Code != "" && len(req.Files) > 0:
@@ -173,7 +175,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	}
 	// Setup scripts can not be the entry.
 	candidates := slices.DeleteFunc(slices.Clone(j.Files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })
-	j.Entry, err = findEntry(j.Language, candidates, req.Entry, req.Options.Test)
+	j.Entry, err = findEntry(j.Language, candidates, req.Entry, &req.Options)
 	return j, err
 }
 

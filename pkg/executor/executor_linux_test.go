@@ -59,13 +59,13 @@ func TestPhases(t *testing.T) {
 	// Nor does one that takes too long, which is no error in the program.
 	r = expectOn(t, e, Request{Language: "slow", Code: "COMPILER_SLEEPS=1", CompileLimits: sandbox.Limits{Wall: ms(400)}},
 		want{verdict: sandbox.VerdictTimeLimit})
-	if r.Phase != PhaseCompile || len(r.Phases) != 1 {
-		t.Errorf("%s: %+v", r.Phase, r.Phases)
+	if r.Phase != PhaseCompile || len(r.Phases) != 1 || len(r.Violations) != 1 || r.Violations[0].Allow != "--compile-timeout" {
+		t.Errorf("%s: %+v, %+v", r.Phase, r.Phases, r.Violations)
 	}
 	r = expectOn(t, e, Request{Language: "slow", Code: "x=a; while :; do x=$x$x; done",
 		CompileLimits: sandbox.Limits{Memory: 32 * sandbox.MiB}}, want{verdict: sandbox.VerdictMemoryLimit})
-	if r.Phase != PhaseCompile {
-		t.Error(r.Phase)
+	if r.Phase != PhaseCompile || len(r.Violations) != 1 || r.Violations[0].Allow != "--compile-memory" {
+		t.Errorf("%s: %+v", r.Phase, r.Violations)
 	}
 }
 

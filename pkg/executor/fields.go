@@ -36,6 +36,7 @@ type LanguageOptions = language.Options
 // the HTTP API, its OpenAPI document and its clients are derived from it.
 type Field struct {
 	Name    string // in JSON; the flag has dashes for underscores
+	Short   string // letter of the flag; empty: none
 	Value   any    // pointer to the value
 	Group   Group  // of the flag, in help
 	Usage   string // help of the flag; empty: no flag, or one that the command line reads in its own way
@@ -110,6 +111,10 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 		},
 		{Name: "enable_assertions", Value: &o.EnableAssertions, Group: GroupLanguages, Usage: "java: execute assert statements",
 			Doc: "java: execute assert statements."},
+		{
+			Name: "module", Short: "m", Value: &o.Module, Group: GroupLanguages, Usage: "python: run a `module`, as python -m does",
+			Doc: "python: run a module, as python -m does. Needs neither code nor files.", Example: `"json.tool"`,
+		},
 		{Name: "setup", Value: &o.Setup, Group: GroupLanguages, Doc: "sql, postgres: which of files and in to run first."},
 	}
 }

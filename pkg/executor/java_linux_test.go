@@ -19,6 +19,10 @@ const fullHeap = `try {
 
 func TestJava(t *testing.T) {
 	runPrograms(t, "java", []program{
+		{name: "resources", req: Request{Options: LanguageOptions{EnableAssertions: true}, Files: tree("pom.xml", "<project/>",
+			"src/main/java/p/A.java", "package p;\npublic class A {\n  public static void main(String[] args) throws Exception {\n"+
+				"    assert args.length == 0;\n    System.out.print(new String(A.class.getResourceAsStream(\"/conf/a.txt\").readAllBytes()));\n  }\n}\n",
+			"src/main/resources/conf/a.txt", "found\n")}, out: "found\n"},
 		{name: "hello",
 			req: Request{Code: "public class Greeter {\n  public static void main(String[] args) {\n    System.out.println(\"hello, wörld ☺\");\n" +
 				"  }\n}\n"}, out: "hello, wörld ☺\n"},

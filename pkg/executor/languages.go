@@ -214,13 +214,16 @@ func (e *Executor) byShebang(f *File) *Language {
 	return nil
 }
 
-// findEntry returns the file of a tree that starts the program. Tests need none, and may be those of a directory.
-func findEntry(l *Language, files []File, asked string, test bool) (string, error) {
-	directory := l.Directory || test
+// findEntry returns the file of a tree that starts the program. Tests and modules need none, and may be those of a directory.
+func findEntry(l *Language, files []File, asked string, o *LanguageOptions) (string, error) {
+	directory := l.Directory || o.Test || o.Module != ""
 	if asked != "" {
 		asked = path.Clean(asked)
 		isFile, isDir := language.Find(files, asked) != nil, language.HasDirectory(files, asked)
 		if isFile || directory && isDir || l.Index(files, asked) != "" || l.NamedEntry {
+			return asked, nil
+		}
+		if l.FindEntry != nil && l.FindEntry(files, asked) != "" {
 			return asked, nil
 		}
 		err := &sandbox.Error{Op: "entry", Kind: sandbox.ErrInvalid, Err: fmt.Errorf("there is no file %q in the program", asked)}
@@ -243,7 +246,7 @@ func findEntry(l *Language, files []File, asked string, test bool) (string, erro
 		return ".", nil
 	}
 	if l.FindEntry != nil {
-		if own := l.FindEntry(files); own != "" {
+		if own := l.FindEntry(files, ""); own != "" {
 			return own, nil
 		}
 	}

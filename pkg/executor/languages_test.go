@@ -62,7 +62,7 @@ func TestDetect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			entry, err := findEntry(l, c.files, c.asked, false)
+			entry, err := findEntry(l, c.files, c.asked, &LanguageOptions{})
 			if err != nil || l.Name != c.language || entry != c.entry {
 				t.Errorf("%s, %q (%v) instead of %s, %q", l.Name, entry, err, c.language, c.entry)
 			}
@@ -116,7 +116,7 @@ func TestNoEntry(t *testing.T) {
 		{"two packages", &python.Language, named("a/__main__.py", "b/__main__.py"), "", []string{"--entry"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := findEntry(c.l, c.files, c.asked, false)
+			_, err := findEntry(c.l, c.files, c.asked, &LanguageOptions{})
 			if !errors.Is(err, sandbox.ErrInvalid) {
 				t.Fatal(err)
 			}

@@ -72,8 +72,10 @@ func TestSQLite(t *testing.T) {
 		{name: "set-up of inputs", req: Request{Code: "select x from t;",
 			Inputs: tree("schema.sql", "create table t(x); insert into t values(8);"), Options: LanguageOptions{Setup: []string{"./schema.sql"}}},
 			want: want{has: []string{"8"}}},
-		{name: "syntax error", req: Request{Code: "select 1;\nselec 2;\n"},
+		{name: "syntax error", req: Request{Code: "-- a comment\nselec 1;\nselect 2;\n"},
 			want: want{verdict: noSyntax, said: []string{"main.sql:2", "syntax error"}}},
+		{name: "syntax error of a later statement", req: Request{Code: "select 1;\nselec 2;\n"},
+			want: want{verdict: nonzero, said: []string{"main.sql:2", "syntax error"}, has: []string{" 1\n"}}},
 		{name: "error", req: Request{Code: "select 1 as a;\nselect * from nowhere;\n"},
 			want: want{verdict: nonzero, said: []string{"main.sql:2", "nowhere"}, has: []string{" 1\n"}},
 			more: tables(`[{"columns":["a"],"rows":[[1]],"rows_total":1,"truncated":false}]`)},
@@ -156,8 +158,18 @@ func TestPostgres(t *testing.T) {
 		{name: "set-up", req: Request{Language: "postgres",
 			Files: tree("schema.sql", "create table t(x int);", "data.sql", "insert into t select generate_series(1,10);", "q.sql",
 				"select sum(x) from t;"), Options: LanguageOptions{Setup: []string{"schema.sql", "data.sql"}}}, want: want{has: []string{" 55\n"}}},
-		{name: "syntax error", req: Request{Code: "select 1;\nselec 2;\n"},
+		{name: "syntax error", req: Request{Code: "-- a comment\nselec 1;\nselect 2;\n"},
 			want: want{verdict: noSyntax, said: []string{"/workspace/main.sql:2: ERROR:  syntax error"}}},
+		{name: "syntax error of a later statement", req: Request{Code: "select 1;\nselec 2;\n"},
+			want: want{verdict: nonzero, said: []string{"/workspace/main.sql:2: ERROR:  syntax error"}, has: []string{" 1\n"}}},
+		{name: "results as data", req: Request{Code: `create table t(id bigint, s text, ok boolean, n numeric, f float8, b bytea);
+				insert into t values (9007199254740993, 'a"b', true, 1.50, 'infinity', '\x01'), (2, null, false, 'NaN', -1e-5, null);
+				select * from t; \d t
+				select 1 as none where false; select * from nowhere;`},
+			want: want{verdict: nonzero, has: []string{"Table \"public.t\""}},
+			more: tables(`[{"columns":["id","s","ok","n","f","b"],"rows_total":2,"truncated":false,"rows":[` +
+				`[9007199254740993,"a\"b",true,1.50,"Infinity","\\x01"],[2,null,false,"NaN",-1e-05,null]]},` +
+				`{"columns":["none"],"rows":[],"rows_total":0,"truncated":false}]`)},
 		{name: "error", req: Request{Code: "select 1;\nselect 1/0;\nselect 3;"},
 			want: want{verdict: nonzero, said: []string{"/workspace/main.sql:2: ERROR:  division by zero"}}},
 		{name: "what only it can",

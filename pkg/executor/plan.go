@@ -75,6 +75,11 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if err := req.CompileLimits.ValidateAs("compile-", m); err != nil {
 		return nil, err
 	}
+	for _, name := range slices.Sorted(maps.Keys(req.Env)) {
+		if err := sandbox.ValidateVariable(name); err != nil {
+			return nil, err
+		}
+	}
 	run, compiling, notes := completeLimits(req, j.Language, m)
 	j.CompileLimits = compiling
 	plan := &Plan{language: j.Language}
@@ -106,12 +111,13 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	plan.toolchain = j.ToolID
 	// Languages may have added files.
 	for _, f := range j.Files {
-		j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: j.Inside(f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open})
+		j.Plan.Files = append(j.Plan.Files, f.Put(j.Inside(f.Path)))
 	}
 	plan.program = len(j.Plan.Files)
 	for _, f := range req.Inputs {
-		j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: path.Join(sandbox.WorkspaceDir, f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open})
+		j.Plan.Files = append(j.Plan.Files, f.Put(path.Join(sandbox.WorkspaceDir, f.Path)))
 	}
+	j.Plan.Files = append(j.Plan.Files, j.RunFiles...)
 	j.Plan.Outputs = req.Outputs
 	j.Plan.Outputs.Patterns = nil
 	for _, p := range req.Outputs.Patterns {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -103,6 +104,14 @@ func TestSurvey(t *testing.T) {
 	for _, a := range real.CheckLanguages(t.Context()) {
 		if a.Name == "sql" && a.State != Ready {
 			t.Errorf("with the kit: %+v", a)
+		}
+	}
+	// A user whose sandboxes are too weak for a language can not run it.
+	weak := conformance.NewFake(nil)
+	weak.Pretend(sandbox.Isolation{Tier: sandbox.TierNamespace})
+	for _, a := range New(sandbox.NewManager(weak, sandbox.Options{}), real.opts).CheckLanguages(t.Context()) {
+		if a.Name == "sql" && a.State != Ready || a.Name == "postgres" && (a.State == Ready || !strings.Contains(a.Reason, "gets namespace")) {
+			t.Errorf("at the tier namespace: %+v", a)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/template"
@@ -23,6 +24,9 @@ type Request struct {
 	Files []File
 	// Entry is the file of the tree that starts the program, or a directory if the language allows that.
 	Entry string
+	// HostDir is the directory of this machine that Files were read from; "" for none. A language may show a part of it, read-only, that is
+	// too large to copy: Python shows the packages of the project's virtual environment.
+	HostDir string
 
 	// Template and Variables make the program. The code, or the only file, is the variable code.
 	Template  *template.Template
@@ -69,6 +73,19 @@ type Request struct {
 
 // File is one file of a program.
 type File = language.File
+
+// Environment returns the name of the virtual environment in HostDir that a run on this machine may use, and a server can not see; "" for
+// none.
+func (r *Request) Environment() string {
+	if r.HostDir == "" {
+		return ""
+	}
+	env := python.EnvironmentIn(r.HostDir)
+	if language.HasDirectory(r.Files, env) {
+		return "" // sent with the files
+	}
+	return env
+}
 
 // ValidateOutput refuses a pattern of outputs, relative to /workspace or absolute, that fails after every run.
 func ValidateOutput(pattern string) error {

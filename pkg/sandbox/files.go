@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// File is a regular file that is copied into or out of a sandbox.
+// File is a regular file that is copied into or out of a sandbox, or a symbolic link that is made in it.
 type File struct {
 	// Path is absolute, and lies in one of the scratch's directories: /workspace, /tmp or $HOME. Put makes its parent
 	// directories.
@@ -20,6 +20,8 @@ type File struct {
 	Data []byte      `json:"-"`
 	// Open, where Data is nil, gives the content; an *os.File is copied within the kernel. Put closes it.
 	Open func() (io.ReadCloser, error) `json:"-"`
+	// Link is the target of a symbolic link, which Put makes in place of a file and does not follow; empty: a file. Take takes no links.
+	Link string `json:"link,omitempty"`
 }
 
 // Selection selects the files to copy out of a sandbox.
@@ -73,6 +75,9 @@ func (m *Manager) Put(ctx context.Context, id string, files []File) error {
 		if files[i].Mode&^fs.ModePerm != 0 {
 			return Invalid("file", "%q: mode %v has more than permission bits", files[i].Path, files[i].Mode)
 		}
+		if len(files[i].Link) > MaxLink || strings.ContainsRune(files[i].Link, 0) {
+			return Invalid("file", "%q: the target of the link has a NUL byte or more than %d bytes", files[i].Path, MaxLink)
+		}
 	}
 	return f.Put(ctx, files)
 }
@@ -102,6 +107,9 @@ func (m *Manager) Take(ctx context.Context, id string, s Selection, each func(f 
 }
 
 const maxPatterns = 100
+
+// MaxLink is the length of the longest target of a link, as the kernel's.
+const MaxLink = 4095
 
 // Validate returns the error with which Take would refuse the selection, before a program runs.
 func (s Selection) Validate() error {

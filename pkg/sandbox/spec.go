@@ -287,6 +287,22 @@ func (r Root) validateAdd(volumes []Volume) error {
 	return nil
 }
 
+// SearchPath is the PATH of processes that set none.
+const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// ValidateVariable refuses a name that shells do not accept for a variable. A Spec accepts more: images have other names.
+func ValidateVariable(name string) error {
+	valid := name != ""
+	for i := range len(name) {
+		c := name[i]
+		valid = valid && (c == '_' || 'a' <= c|0x20 && c|0x20 <= 'z' || i > 0 && '0' <= c && c <= '9')
+	}
+	if !valid {
+		return Invalid("env", "%.80q is not the name of a variable (letters, digits and _, no digit first); write it like NAME=value", name)
+	}
+	return nil
+}
+
 func validateEnv(env map[string]string) error {
 	for k, v := range env {
 		switch {
@@ -362,7 +378,7 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 		return p, err
 	}
 	env := map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH": SearchPath,
 		"HOME": HomeDir, "USER": UserName, "LOGNAME": UserName, "LANG": "C.UTF-8",
 	}
 	if p.TTY != nil {

@@ -68,13 +68,14 @@ type TTY struct {
 	Cols uint16 `json:"cols" minimum:"1" doc:"Columns."`
 }
 
-// File is one file: with its content, or with the id of an earlier upload.
+// File is one file: with its content, or with the id of an earlier upload; or a symbolic link.
 type File struct {
 	Path     string `json:"path" doc:"Relative, with slashes."`
 	Content  string `json:"content,omitempty" doc:"What is in it."`
 	Encoding string `json:"encoding,omitempty" enum:"text,base64" doc:"How content is written here."`
 	Mode     string `json:"mode,omitempty" doc:"Permission bits, octal." example:"0755"`
 	ID       string `json:"id,omitempty" doc:"In place of content: the id of a file uploaded by PUT /v1/files/{id}."`
+	Link     string `json:"link,omitempty" doc:"In place of content: the target of a symbolic link, relative and inside the directory."`
 }
 
 // NewFile returns a file with UTF-8 content as text, and with other content as base64.
@@ -202,6 +203,11 @@ func files(field string, given []File, uploads Uploads) ([]executor.File, error)
 
 func (f *File) content(at string, into *executor.File, uploads Uploads) (err error) {
 	switch {
+	case f.Link != "" && (f.ID != "" || f.Content != "" || f.Encoding != ""):
+		return sandbox.Invalid(at, "both content and the target of a link are given")
+	case f.Link != "":
+		into.Link = f.Link
+		return nil
 	case f.ID != "" && (f.Content != "" || f.Encoding != ""):
 		return sandbox.Invalid(at, "both content and the id of an uploaded file are given")
 	case f.ID != "" && uploads == nil:

@@ -26,10 +26,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const full = `{"language":"python","code":"x","name":"n.py","entry":"e","args":["a"],"stdin":"eA==","stdin_encoding":"base64",
 "env":{"A":"b"},"timeout":"1.5s","grace":2,"cpus":0.5,"cpu_time":"3s","memory":"1.5GiB","disk":1048576,"inodes":100,"pids":7,
 "open_files":64,"output_limit":"1k","kill_on_output":true,"compile_timeout":4,"compile_memory":"1g",
-"in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
+"in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"},{"path":"l","link":"i"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
 "scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"labels":{"l":"m"},
 "no_cache":true,"commands":["ls"],"forbid_imports":["os"],
-"release":true,"edition":"2021","test":true,"enable_assertions":true,"setup":["s.sql"],"tty":{"rows":24,"cols":80},"volumes":["/a:/b:rw"],"image":"im"}`
+"release":true,"edition":"2021","test":true,"enable_assertions":true,"module":"m",
+"setup":["s.sql"],"tty":{"rows":24,"cols":80},"volumes":["/a:/b:rw"],"image":"im"}`
 
 func TestRequest(t *testing.T) {
 	run, err := Decode([]byte(full))
@@ -61,8 +62,8 @@ func TestRequest(t *testing.T) {
 			Labels: map[string]string{"l": "m"},
 		},
 		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true,
-			EnableAssertions: true, Setup: []string{"s.sql"}},
-		Inputs:  []executor.File{{Path: "i", Mode: 0o755, Data: []byte{0xff}}},
+			EnableAssertions: true, Module: "m", Setup: []string{"s.sql"}},
+		Inputs:  []executor.File{{Path: "i", Mode: 0o755, Data: []byte{0xff}}, {Path: "l", Link: "i"}},
 		Outputs: sandbox.Selection{Patterns: []string{"*.png"}},
 		TTY:     &sandbox.TTY{Rows: 24, Cols: 80},
 	}
@@ -90,7 +91,7 @@ func TestEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := map[string]bool{"Files": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true,
+	elsewhere := map[string]bool{"Files": true, "HostDir": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true,
 		"OnPlan": true, "OnReady": true, "OnEvent": true, "Spill": true, "OutputSpace": true, "Resize": true, "Signals": true}
 	v := reflect.ValueOf(req)
 	for i := range v.NumField() {

@@ -122,9 +122,10 @@ func TestSQLiteInside(t *testing.T) {
 	w := newWorld(t, files(t, map[string]string{
 		"main.sql":  "SELECT name, 2 * n AS twice FROM items;\nCREATE TEMP TABLE t AS SELECT 1;\nSELEC 1;\n",
 		"items.csv": "name,n\nx,4\n",
+		"first.sql": "SELEC 1;\nSELECT 2;\n",
 	}))
 	stdout, stderr, status := w.run(t, "/data", kitInside, "sqlite", "--tables", "/tmp/tables.json", "main.sql")
-	if want := " name | twice \n------+-------\n x    |     8\n(1 row)\n\n"; stdout != want || status != 65 ||
+	if want := " name | twice \n------+-------\n x    |     8\n(1 row)\n\n"; stdout != want || status != 1 ||
 		stderr != "main.sql:3: near \"SELEC\": syntax error\n  SELEC 1;\n  ^\n" {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
@@ -132,6 +133,9 @@ func TestSQLiteInside(t *testing.T) {
 	if want := `[{"columns":["name","twice"],"types":["text","integer"],"rows":[["x",8]],"rows_total":1,"truncated":false}]` +
 		"\n"; tables != want {
 		t.Errorf("tables: %s", tables)
+	}
+	if _, stderr, status := w.run(t, "/data", kitInside, "sqlite", "first.sql"); status != 65 || !strings.HasPrefix(stderr, "first.sql:1: ") {
+		t.Errorf("a syntax error of the first statement: status %d\n%s", status, stderr)
 	}
 }
 
@@ -145,6 +149,7 @@ func TestPostgresInside(t *testing.T) {
 		"setup.sql":  "CREATE TABLE people (id int PRIMARY KEY, name text);\nINSERT INTO people VALUES (1, 'Ann'), (20, '日本');\n",
 		"main.sql":   "SELECT *, NULL::int AS nothing FROM people;\n",
 		"syntax.sql": "SELECT 1;\nSELECT *\n  FORM people;\nSELECT 2;\n",
+		"first.sql":  "SELEC 1;\nSELECT 2;\n",
 		"failed.sql": "INSERT INTO people VALUES (1, 'again');\n",
 		"same.sql": "SELECT 1 AS id, 'Ann' AS name, NULL AS missing UNION ALL SELECT 20, '日本', NULL ORDER BY 1;\nSELECT 'x' AS \"a " +
 			"heading\", 1.5 AS n WHERE 1 = 0;\n",
@@ -155,13 +160,21 @@ func TestPostgresInside(t *testing.T) {
 	postgres := func(scripts ...string) (stdout, stderr string, status int) {
 		return w.run(t, "/data", append([]string{kitInside, "postgres", "--bin", bin, "--template", "/tmp/template"}, scripts...)...)
 	}
-	stdout, stderr, status := postgres("setup.sql", "main.sql")
+	stdout, stderr, status := postgres("--tables", "/tmp/tables.json", "setup.sql", "main.sql")
 	if want := "CREATE TABLE\nINSERT 0 2\n id | name | nothing \n----+------+---------\n  1 | Ann  |        \n 20 | 日本 |        \n(2 " +
 		"rows)\n\n"; stdout != want || stderr != "" || status != 0 {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
+	tables, _, _ := w.run(t, "/data", "cat", "/tmp/tables.json")
+	if want := `[{"columns":["id","name","nothing"],"types":["integer","text","integer"],"rows":[[1,"Ann",null],[20,"日本",null]],` +
+		`"rows_total":2,"truncated":false}]` + "\n"; tables != want {
+		t.Errorf("tables: %s", tables)
+	}
+	if _, stderr, status := postgres("first.sql"); status != 65 || !strings.HasPrefix(stderr, "psql:first.sql:1: ERROR:  syntax error") {
+		t.Errorf("a syntax error of the first statement: status %d\n%s", status, stderr)
+	}
 	stdout, stderr, status = postgres("syntax.sql")
-	if status != 65 || !strings.HasPrefix(stderr, "psql:syntax.sql:3: ERROR:  syntax error at or near \"FORM\"\n") ||
+	if status != 1 || !strings.HasPrefix(stderr, "psql:syntax.sql:3: ERROR:  syntax error at or near \"FORM\"\n") ||
 		strings.Contains(stdout, "2") {
 		t.Errorf("a syntax error: status %d\n%s%s", status, stdout, stderr)
 	}

@@ -17,6 +17,12 @@ type File struct {
 	Mode fs.FileMode // permission bits; 0: 0644
 	Data []byte
 	Open func() (io.ReadCloser, error) // if Data is nil
+	Link string                        // target of a symbolic link, in place of content; relative, and inside the tree
+}
+
+// Put returns the file for a sandbox, at a path there.
+func (f File) Put(at string) sandbox.File {
+	return sandbox.File{Path: at, Mode: f.Mode, Data: f.Data, Open: f.Open, Link: f.Link}
 }
 
 // Content returns the whole file.
@@ -35,8 +41,8 @@ func (f File) Head(most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, most))
 }
 
-// MaxFiles bounds a tree; the disk limit bounds its size.
-const MaxFiles = 50_000
+// MaxFiles bounds a tree; the limits of the disk bound it further.
+const MaxFiles = 100_000
 
 // CheckNames refuses names that can lead to another place in the sandbox. field is the name of the list in errors.
 func CheckNames(field string, files []File) error {
@@ -52,6 +58,9 @@ func CheckNames(field string, files []File) error {
 			return sandbox.Invalid(field, "two files are called %q", f.Path)
 		}
 		seen[f.Path] = true
+		if f.Link != "" && (path.IsAbs(f.Link) || !fs.ValidPath(path.Join(path.Dir(f.Path), f.Link))) {
+			return sandbox.Invalid(field, "the link %q leads to %.80q, which is not in the directory", f.Path, f.Link)
+		}
 	}
 	// A file can not also be a directory of another file.
 	for _, f := range files {
@@ -137,3 +146,16 @@ func HasDirectory(files []File, dir string) bool {
 
 // IsBelow reports whether a path is a directory or lies below it; all paths lie below ".".
 func IsBelow(p, dir string) bool { return dir == "." || p == dir || strings.HasPrefix(p, dir+"/") }
+
+// TOMLString returns the content of a plain string in a line of TOML, or "".
+func TOMLString(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" || s[0] != '"' && s[0] != '\'' {
+		return ""
+	}
+	inner, _, ok := strings.Cut(s[1:], s[:1])
+	if !ok || strings.Contains(inner, `\`) {
+		return ""
+	}
+	return inner
+}

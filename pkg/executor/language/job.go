@@ -34,11 +34,14 @@ type Job struct {
 	Language *Language
 	Files    []File // the program
 	Entry    string // relative; "." if the language accepts directories
+	HostDir  string // as in the executor's request
 	Dir      string // directory of the program in the sandbox
 	Tool     *toolchain.Toolchain
 	ToolID   string // changes with every part of the compiler
 	Image    *Image // on which it runs; nil: this machine
 	Plan     *Plan
+	// RunFiles are files of the run that are neither the program's nor its inputs.
+	RunFiles []sandbox.File
 	// CompileLimits are the limits of compilers.
 	CompileLimits sandbox.Limits
 	// Inspected is the result of Language.Inspect; no other language reads it.

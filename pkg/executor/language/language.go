@@ -52,6 +52,8 @@ type Language struct {
 	Sample string
 	// Toolchain finds the programs of the language; nil for a language that needs none.
 	Toolchain *toolchain.Description
+	// Tier is the lowest tier of sandboxes in which the language runs; empty: any.
+	Tier sandbox.Tier
 	// Image is the image for machines without the toolchain; empty: none.
 	Image string
 	// Variables are the user's environment variables that change a run, beside those of the toolchain.
@@ -65,8 +67,9 @@ type Language struct {
 	// Working is the memory that compiling an ordinary program takes, rounded up; 0 without a compiler. See Executor.Weight.
 	Working sandbox.Size
 
-	// FindEntry, if set, returns the entry file that the project names; "" without one.
-	FindEntry func([]File) string
+	// FindEntry, if set, returns the entry that the project's own files name: a file, or a name for which Plan finds the code. asked is the
+	// entry of the request; "": the project's default. It returns "" without such an entry.
+	FindEntry func(files []File, asked string) string
 	// Inspect, if set, reads from the host what the plan needs, and stores it in Job.Inspected.
 	Inspect func(context.Context, *Job) error
 	// Plan adds phases, files and mounts to the job's plan. It has no side effects.
@@ -103,5 +106,6 @@ type Options struct {
 	Edition          string   // rust
 	Test             bool     // go, rust, python, javascript, java: run the tests even if there is a main
 	EnableAssertions bool     // java: execute assert statements
+	Module           string   // python: run this module, as python -m does
 	Setup            []string // sql, postgres: files to run first
 }

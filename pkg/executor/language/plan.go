@@ -26,6 +26,9 @@ type Plan struct {
 	Prepare func(ctx context.Context, p *Plan, compiling bool, on prepared.Hook) (release func(), err error) `json:"-"`
 }
 
+// UnusedNote is the prefix of the note on a part of the program's directory that the run does not use, with the reason.
+const UnusedNote = "not used: "
+
 // The names of phases.
 const (
 	PhaseCompile = "compile"

@@ -52,10 +52,26 @@ func doneError(r reply, err error) error {
 
 // Create makes a new file. Close reports errors: nothing waits for the helper before.
 func (p *place) Create(name string, mode fs.FileMode) (io.WriteCloser, error) {
+	return p.create(name, uint32(mode.Perm()))
+}
+
+// Link makes a symbolic link.
+func (p *place) Link(name, target string) error {
+	w, err := p.create(name, containerproto.LinkMode)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, target); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+func (p *place) create(name string, mode uint32) (io.WriteCloser, error) {
 	answer, sink := newReplySink(1)
 	w := &writer{p: p, answer: answer, id: p.s.register(sink)}
 	w.out = p.s.conn.Outlet(containerproto.Stream(w.id, 0))
-	if err := p.s.conn.Send(containerproto.KindCreate, w.id, containerproto.Path(uint32(mode.Perm()), name)); err != nil {
+	if err := p.s.conn.Send(containerproto.KindCreate, w.id, containerproto.Path(mode, name)); err != nil {
 		p.s.unregister(w.id)
 		_ = w.out.Close()
 		return nil, gone(p.s.explain(err))

@@ -126,7 +126,8 @@ touch /x /usr/x /etc/x /.sandbox-run/x 2>&1 | grep -c 'Read-only'; ls /proc/net/
 		run(t, m, id, "rm /workspace/x", nil)
 
 		err = m.Put(context.Background(), id, []sandbox.File{{Path: "/workspace/in/main.py",
-			Data: []byte("print(open('/tmp/data').read().upper())"), Mode: 0o600}, {Path: "/tmp/data", Data: []byte("text")}})
+			Data: []byte("print(open('/tmp/link').read().upper())"), Mode: 0o600}, {Path: "/tmp/data", Data: []byte("text")},
+			{Path: "/tmp/link", Link: "data"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,7 +49,7 @@ func tools() []tool {
 		{"typescript", "--entry FILE --out FILE [--tsconfig FILE]", runTypeScript},
 		{"sqlite", "[--db FILE] [--data DIR] [--tables FILE] [FILE.sql…]", runSQLite},
 		{"compiler", "--source FILE -- COMMAND…", runCompiler},
-		{"postgres", "--bin DIR --template DIR [--wait | FILE.sql…]", runPostgres},
+		{"postgres", "--bin DIR --template DIR [--tables FILE] [--wait | FILE.sql…]", runPostgres},
 		{"postgres-template", "--bin DIR --out DIR", runPostgresTemplate},
 	}
 }

@@ -12,6 +12,7 @@ func runPostgres(flags *flag.FlagSet, args []string, s Streams) int {
 	o := postgres.Options{In: s.In, Out: s.Out, Err: s.Err}
 	flags.StringVar(&o.Bin, "bin", "", "")
 	flags.StringVar(&o.Template, "template", "", "")
+	flags.StringVar(&o.Tables, "tables", "", "")
 	waits := flags.Bool("wait", false, "")
 	if flags.Parse(args) != nil {
 		return statusUsage

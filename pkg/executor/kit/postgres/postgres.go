@@ -12,8 +12,9 @@
 //
 // Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to run as
 // root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum nor replication. Scripts run as a superuser,
-// in the database sandbox; the only other one is template1. psql prints the results, so they are text only: as data, they would need a
-// second execution of the statements, or another client than psql.
+// in the database sandbox; the only other one is template1.
+//
+// Results. psql prints them. Between psql and the server, a recorder reads the messages and collects the results as data.
 //
 // Run waits for the server by inotify on postmaster.pid. Whether an error is one of syntax is read from the SQLSTATE in the server's log.
 // At the end the server is stopped by SIGQUIT, because the cluster is not read again.
@@ -39,6 +40,7 @@ type Options struct {
 	Files    []string // scripts, in order; none means In
 	In       io.Reader
 	Out, Err io.Writer
+	Tables   string // file for the results as JSON; "" means none
 	// Await, where it is not nil, is called when the server accepts connections, and returns the scripts.
 	Await func() ([]string, error)
 }
@@ -46,7 +48,7 @@ type Options struct {
 // ErrFailed says that a script failed; psql has printed why.
 var ErrFailed = errors.New("the script failed")
 
-// ErrSyntax says that a script failed because it can not be parsed; psql has printed where.
+// ErrSyntax says that the first statement can not be parsed; psql has printed where.
 var ErrSyntax = errors.New("the script has a syntax error")
 
 // syntaxState is the SQLSTATE of a syntax error.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,17 +58,49 @@ func Run(o Options) error {
 			return err
 		}
 	}
-	status, err := psql(o, dir)
+	r := &recorder{}
+	for _, name := range o.Files {
+		text, _ := os.ReadFile(name) // psql reports the error
+		r.scripts += string(text)
+	}
+	status, err := r.run(o, dir)
 	server.stop()
+	if err == nil && o.Tables != "" {
+		err = r.tables.WriteFile(o.Tables)
+	}
 	switch {
 	case err != nil:
 		return err
 	case status == 0:
 		return nil
-	case status == 3 && server.log.state == syntaxState:
+	case status == 3 && server.log.state == syntaxState && r.completed == 0:
 		return ErrSyntax
 	}
 	return ErrFailed
+}
+
+// socketName is the name of a server's socket in its directory, for the default port.
+const socketName = ".s.PGSQL.5432"
+
+// run executes the scripts with the recorder between psql and the server, and returns psql's exit status.
+func (r *recorder) run(o Options, dir string) (int, error) {
+	between := filepath.Join(dir, "psql")
+	if err := os.Mkdir(between, 0o700); err != nil {
+		return 0, err
+	}
+	l, err := net.Listen("unix", filepath.Join(between, socketName))
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.serve(l, filepath.Join(dir, socketName))
+	}()
+	status, err := psql(o, between)
+	_ = l.Close() // psql has ended
+	<-ended
+	return status, err
 }
 
 // psql executes the scripts in one session and returns its exit status.

@@ -1,13 +1,17 @@
 package sqlite
 
 import (
+	"encoding/hex"
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 
 	"modernc.org/libc"
 	"modernc.org/libc/sys/types"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/tables"
 )
 
 // database is a connection. It uses SQLite's own interface, not database/sql, because only that one splits a script and
@@ -236,4 +240,30 @@ func (s *statement) value(column int) value {
 		v.text = string(libc.GoBytes(p, n))
 	}
 	return v
+}
+
+// cell is the value in a result as JSON: NULL is null, a BLOB the same text as in a table, an infinity the text Inf or -Inf.
+func (v value) cell() tables.Cell {
+	c := tables.Cell{Type: v.kind.String(), Text: v.text}
+	switch v.kind {
+	case kindNull:
+		c.Text, c.IsRaw = "null", true
+	case kindInteger:
+		c.IsRaw = true
+	case kindReal:
+		switch {
+		case math.IsInf(v.real, 1):
+			c.Text = "Inf"
+		case math.IsInf(v.real, -1):
+			c.Text = "-Inf"
+		default:
+			c.Text, c.IsRaw = strconv.FormatFloat(v.real, 'g', -1, 64), true
+		}
+	case kindBlob:
+		if len(v.text) > tables.MostBytes {
+			break // is not kept
+		}
+		c.Text = `\x` + hex.EncodeToString([]byte(v.text))
+	}
+	return c
 }

@@ -6,16 +6,19 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/tables"
 )
 
 // runner executes scripts on one database.
 type runner struct {
 	db     *database
 	out    *bufio.Writer
-	tables *tables // nil if they are not requested
+	tables *tables.Set // nil if they are not requested
 	data   *data
 	quit   bool // .quit was executed
 	plain  bool // results are lists: .mode list was executed
+	ran    bool // a statement was executed
 }
 
 func (r *runner) run(s *script) error {
@@ -60,7 +63,7 @@ func (r *runner) statement(s *script, base uintptr) (used int, err error) {
 			return 0, s.fail(s.at, dataErr.Error(), false)
 		}
 		if !loaded {
-			return 0, s.failed(err)
+			return 0, r.failed(s, err)
 		}
 	}
 	defer stmt.finalize()
@@ -70,15 +73,17 @@ func (r *runner) statement(s *script, base uintptr) (used int, err error) {
 	if err := r.results(stmt); err != nil {
 		var f *failure
 		if errors.As(err, &f) {
-			return 0, s.failed(err)
+			return 0, r.failed(s, err)
 		}
 		return 0, err
 	}
+	r.ran = true
 	return used, nil
 }
 
-// failed adds the position in the script to an error of SQLite.
-func (s *script) failed(err error) error {
+// failed adds the position in the script to an error of SQLite. After a statement that was executed, a syntax error is one of a program
+// that ran.
+func (r *runner) failed(s *script, err error) error {
 	var f *failure
 	if !errors.As(err, &f) {
 		return err
@@ -88,7 +93,7 @@ func (s *script) failed(err error) error {
 		at, exact = s.at+f.offset, true
 	}
 	e := s.fail(at, f.text, exact)
-	e.Syntax = f.syntax()
+	e.Syntax = f.syntax() && !r.ran
 	return e
 }
 
@@ -104,17 +109,18 @@ func (r *runner) results(stmt *statement) error {
 	}
 	t := newTable(r.out, names)
 	t.plain = r.plain
-	var j *jsonTable
+	var j *tables.Table
 	if r.tables != nil {
-		j = r.tables.start(stmt, names)
+		types := make([]string, stmt.columns)
+		for i := range types {
+			types[i] = stmt.declared(i)
+		}
+		j = r.tables.Start(names, types)
 	}
-	row := make([]value, stmt.columns)
+	row, cells := make([]value, stmt.columns), make([]tables.Cell, stmt.columns)
 	for {
 		more, err := stmt.step()
 		if err != nil || !more {
-			if j != nil {
-				j.end()
-			}
 			// The rows before an error are printed, without a count.
 			return errors.Join(t.end(err == nil), err)
 		}
@@ -122,7 +128,10 @@ func (r *runner) results(stmt *statement) error {
 			row[i] = stmt.value(i)
 		}
 		if j != nil {
-			j.add(row)
+			for i, v := range row {
+				cells[i] = v.cell()
+			}
+			j.Add(cells)
 		}
 		if err := t.add(row); err != nil {
 			return err
@@ -157,11 +166,11 @@ func (r *runner) shellCommand(s *script) error {
 	default:
 		e := s.fail(s.at, escape(words[0])+" is a command of the sqlite3 shell, not SQL; of those, .tables, .schema, .mode list, .mode column "+
 			"and .quit are understood here", true)
-		e.Syntax = true
+		e.Syntax = !r.ran
 		return e
 	}
 	if err != nil {
-		return s.failed(err)
+		return r.failed(s, err)
 	}
 	s.advance(s.at + len(line))
 	return nil

@@ -27,6 +27,8 @@ import (
 	"os"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/tables"
 )
 
 // Options are the arguments of Run.
@@ -46,7 +48,7 @@ type ScriptError struct {
 	Message string
 	Text    string // the line, shortened if it is very long
 	Column  int    // from 0, in Text; -1 if the whole line is the reason
-	Syntax  bool   // the text is no SQL; otherwise the statement failed
+	Syntax  bool   // the text is no SQL, and no statement before it was executed
 }
 
 func (e *ScriptError) Error() string {
@@ -78,9 +80,9 @@ func Run(o Options) (err error) {
 	}
 	r := &runner{db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: newData(o.Data, o.Database != "" && o.Database != ":memory:")}
 	if o.Tables != "" {
-		r.tables = &tables{}
+		r.tables = &tables.Set{}
 		defer func() {
-			if e := os.WriteFile(o.Tables, r.tables.encode(), 0o644); e != nil && err == nil {
+			if e := r.tables.WriteFile(o.Tables); e != nil && err == nil {
 				err = e
 			}
 		}()

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/tables"
 )
 
 var update = flag.Bool("update", false, "write what the scripts of testdata print into their archives")
@@ -62,11 +64,11 @@ func testScript(t *testing.T, path string) {
 	case err != nil:
 		t.Fatal(err)
 	}
-	tables, err := os.ReadFile("tables.json")
+	data, err := os.ReadFile("tables.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]string{"output.txt": out.String(), "tables.json": strings.ReplaceAll(string(tables), `},{"columns`, "},\n{\"columns")}
+	got := map[string]string{"output.txt": out.String(), "tables.json": strings.ReplaceAll(string(data), `},{"columns`, "},\n{\"columns")}
 	if *update {
 		for _, name := range []string{"output.txt", "tables.json"} {
 			given.Files = append(given.Files, txtar.File{Name: name, Data: []byte(got[name])})
@@ -118,14 +120,14 @@ func TestDatabaseFile(t *testing.T) {
 
 // TestLargeResult: rows are printed while the query runs, and the JSON is bounded.
 func TestLargeResult(t *testing.T) {
-	tables := filepath.Join(t.TempDir(), "tables.json")
+	file := filepath.Join(t.TempDir(), "tables.json")
 	reader, writer := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
 		err := Run(Options{
 			In: strings.NewReader("WITH RECURSIVE c(n) AS (VALUES(1) UNION ALL SELECT n+1 FROM c) SELECT n, 'x' FROM c LIMIT 100000; SELECT " +
 				"'next';"),
-			Out: writer, Tables: tables,
+			Out: writer, Tables: file,
 		})
 		writer.Close()
 		done <- err
@@ -155,14 +157,14 @@ func TestLargeResult(t *testing.T) {
 		RowsTotal int `json:"rows_total"`
 		Truncated bool
 	}
-	text, err := os.ReadFile(tables)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(text, &kept); err != nil {
 		t.Fatal(err)
 	}
-	if len(kept) != 2 || len(kept[0].Rows) != mostTableRows || kept[0].RowsTotal != 100_000 || !kept[0].Truncated {
+	if len(kept) != 2 || len(kept[0].Rows) != tables.MostRows || kept[0].RowsTotal != 100_000 || !kept[0].Truncated {
 		t.Errorf("first table: %d rows of %d, truncated %v", len(kept[0].Rows), kept[0].RowsTotal, kept[0].Truncated)
 	}
 	if len(kept[1].Rows) != 0 || !kept[1].Truncated || kept[1].RowsTotal != 1 {
@@ -172,16 +174,16 @@ func TestLargeResult(t *testing.T) {
 
 // TestTablesBytes: large values count, too, and a table stays whole JSON.
 func TestTablesBytes(t *testing.T) {
-	tables := filepath.Join(t.TempDir(), "tables.json")
-	if _, err := run(t, Options{Tables: tables}, "SELECT zeroblob(100) UNION ALL SELECT zeroblob(5000000); SELECT 1e999, -1e999, "+
+	file := filepath.Join(t.TempDir(), "tables.json")
+	if _, err := run(t, Options{Tables: file}, "SELECT zeroblob(100) UNION ALL SELECT zeroblob(5000000); SELECT 1e999, -1e999, "+
 		"9223372036854775807"); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(tables)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !json.Valid(text) || len(text) > mostTableBytes || !bytes.Contains(text, []byte(`["Inf","-Inf",9223372036854775807]`)) ||
+	if !json.Valid(text) || len(text) > tables.MostBytes || !bytes.Contains(text, []byte(`["Inf","-Inf",9223372036854775807]`)) ||
 		!bytes.Contains(text, []byte(`"rows_total":2,"truncated":true`)) {
 		t.Errorf("%.300s", text)
 	}

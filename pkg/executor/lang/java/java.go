@@ -73,7 +73,7 @@ func plan(j *language.Job) error {
 		return err
 	}
 	preview := previewFlags(j, sources)
-	class := []string{classDir, j.Dir} // other files of the program stay in its directory
+	class := slices.Concat([]string{classDir}, resourceDirs(j), []string{j.Dir}) // other files of the program stay in its directory
 	for _, f := range j.Files {
 		if path.Ext(f.Path) == ".jar" {
 			class = append(class, j.Inside(f.Path))
@@ -241,6 +241,22 @@ func readJava(j *language.Job) ([]javaSource, error) {
 		return nil, sandbox.Errorf(sandbox.ErrInvalid, "files", "--lang, if it is another language", "no file ends in .java")
 	}
 	return sources, nil
+}
+
+// resourceDirs returns the directories of files that Maven and Gradle put beside the classes.
+func resourceDirs(j *language.Job) (dirs []string) {
+	for _, kind := range []string{"src/main/resources", "src/test/resources"} {
+		if kind == "src/test/resources" && !j.Request.Options.Test {
+			continue
+		}
+		for _, f := range j.Files {
+			before, _, found := strings.Cut("/"+f.Path, "/"+kind+"/")
+			if dir := j.Inside(before + "/" + kind); found && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	return dirs
 }
 
 // isJavaTest reports whether a file is in the test directory of Maven or Gradle, whose libraries are missing here.

@@ -2,6 +2,7 @@ package javascript
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"path"
@@ -28,22 +29,67 @@ var Language = language.Language{
 	Plan: plan,
 }
 
-func findEntry(files []language.File) string {
-	return PackageMain(files, ".js", ".mjs", ".cjs", ".json")
+func findEntry(files []language.File, asked string) string {
+	if asked != "" {
+		return ""
+	}
+	if _, file, _ := startOf(files); file != "" {
+		return file
+	}
+	return PackageMain(files, extensions...)
 }
 
 const packageFile = "package.json"
 
+var extensions = []string{".js", ".mjs", ".cjs", ".json"}
+
+// startOf returns the command with which npm starts a project, the file that it starts, and the arguments of that file. The file is
+// package.json for a command that only a shell can run, and "" for a command whose program is not installed.
+func startOf(files []language.File) (command, file string, args []string) {
+	command = readPackage(files, packageFile).Scripts.Start
+	words := strings.Fields(command)
+	switch {
+	case len(words) == 0:
+		return command, "", nil
+	case words[0] == "node" && len(words) > 1 && !strings.ContainsAny(command, "\"'\\$&|;<>()*?[]#~`="):
+		if file := resolve(files, words[1], extensions); file != "" {
+			return command, file, words[2:]
+		}
+		if words[1] == "." {
+			return command, PackageMain(files, extensions...), words[2:]
+		}
+	}
+	first := slices.IndexFunc(words, func(w string) bool { return !strings.Contains(w, "=") }) // behind variables
+	if first >= 0 && (words[first] == "node" || language.Find(files, path.Join("node_modules/.bin", words[first])) != nil) {
+		return command, packageFile, nil
+	}
+	return command, "", nil
+}
+
+// StartFile returns the first file with one of these extensions in the command with which npm starts a project.
+func StartFile(files []language.File, exts ...string) string {
+	for _, word := range strings.Fields(readPackage(files, packageFile).Scripts.Start) {
+		if file := resolve(files, word, exts); file != "" {
+			return file
+		}
+	}
+	return ""
+}
+
 // PackageMain returns the entry file that package.json names. As Node does, it accepts a name without an extension, and a
 // directory for its index.
 func PackageMain(files []language.File, exts ...string) string {
-	main := path.Clean(strings.TrimPrefix(readPackage(files, packageFile).Main, "./"))
-	if main == "." {
+	return resolve(files, readPackage(files, packageFile).Main, exts)
+}
+
+// resolve returns the file that Node finds by a path.
+func resolve(files []language.File, name string, exts []string) string {
+	if name = path.Clean(name); name == "." {
 		return ""
 	}
-	names := []string{main}
+	names := []string{name}
 	for _, e := range exts {
-		names = append(names, main+e, path.Join(main, "index"+e))
+		names = append(names, name+e, path.Join(name, "index"+e))
 	}
 	for _, n := range names {
 		if language.Find(files, n) != nil && slices.Contains(exts, path.Ext(n)) {
@@ -55,8 +101,11 @@ func PackageMain(files []language.File, exts ...string) string {
 
 // nodePackage has the fields of a package.json that matter here.
 type nodePackage struct {
-	Main string `json:"main"`
-	Type string `json:"type"`
+	Main    string `json:"main"`
+	Type    string `json:"type"`
+	Scripts struct {
+		Start string `json:"start"`
+	} `json:"scripts"`
 }
 
 // readPackage returns an empty value for a missing or malformed file: Node reports the error.
@@ -73,6 +122,9 @@ func plan(j *language.Job) error {
 	if j.Request.Options.Test {
 		return addTests(j)
 	}
+	if j.Entry == packageFile {
+		return addStart(j)
+	}
 	entry := j.Entry
 	if language.Find(j.Files, entry) == nil { // a directory
 		entry = j.Language.Index(j.Files, entry)
@@ -87,11 +139,34 @@ func plan(j *language.Job) error {
 		}
 	}
 	args = append(args, j.Inside(entry))
+	if _, file, own := startOf(j.Files); file == entry && j.Request.Entry == "" && len(j.Files) > 1 {
+		args = append(args, own...)
+	}
 	run := j.AddRun(args...)
 	run.Process.Warm = WarmStart(j, len(args))
 	run.OutOfMemory = OutOfMemory
 	run.Suspect = suspectFile
 	run.Check = &sandbox.Process{Args: []string{j.Tool.Path, "--no-warnings", "--experimental-vm-modules", "-e", checkScript}}
+	return nil
+}
+
+// addStart adds the run of the project's start script, in a shell as npm does.
+func addStart(j *language.Job) error {
+	command, _, _ := startOf(j.Files)
+	if command == "" {
+		return sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry FILE", "%s has no script start", packageFile)
+	}
+	run := j.AddRun("/bin/sh", "-c", command+` "$@"`, "sh")
+	run.Process.Workdir = j.Dir
+	run.OutOfMemory = OutOfMemory
+	if flags := HeapFlags(j); len(flags) > 0 {
+		j.Setenv("NODE_OPTIONS", strings.Join(flags, " "))
+	}
+	search := cmp.Or(j.Plan.Spec.Env["PATH"], sandbox.SearchPath)
+	run.Process.Env = map[string]string{
+		"PATH":                j.Inside("node_modules/.bin") + ":" + path.Dir(j.Tool.Path) + ":" + search,
+		"npm_lifecycle_event": "start", "npm_package_json": j.Inside(packageFile),
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ var Language = language.Language{
 	Source:     "main.sql", Mains: []string{"main.sql", "query.sql"},
 	Sample:    "SELECT 1;\n",
 	Toolchain: &description, Options: []string{"setup"},
+	Tier: sandbox.TierContainer, // others refuse shared memory
 	Plan: plan,
 }
 
@@ -47,7 +48,8 @@ func plan(j *language.Job) error {
 	w := &cluster{manager: j.Manager, kit: j.Kit, tool: j.Tool, image: j.Image, dir: prepared.ToolchainDir(j.WarmDir, j.Tool)}
 	j.Mount(w.path(), clusterInside)
 	j.Plan.Prepare = w.prepare
-	server := []string{"--bin", j.Tool.Home, "--template", clusterInside}
+	server := []string{"--bin", j.Tool.Home, "--template", clusterInside, "--tables", sql.TablesFile}
+	j.Plan.Tables = sql.TablesFile
 	run := j.AddRun(slices.Concat([]string{kit, "postgres"}, server, []string{"--"}, scripts)...)
 	run.SyntaxExit = sql.SyntaxExit
 	if j.Image == nil && j.MayPrestart() {

@@ -18,8 +18,8 @@ var Language = language.Language{
 	Name: "python", Title: "Python", Aliases: []string{"py", "python3"},
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
 	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{mainFile},
-	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test"},
-	Plan: plan,
+	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test", "module"},
+	FindEntry: findEntry, Inspect: inspect, Plan: plan,
 }
 
 const mainFile = "__main__.py"
@@ -31,27 +31,56 @@ func plan(j *language.Job) error {
 	if err := addLint(j); err != nil {
 		return err
 	}
-	var run *language.Phase
-	if j.Request.Options.Test {
-		return addTests(j)
+	program, bin := setUp(j)
+	source := sourceDir(j)
+	if source != j.Dir {
+		addPath(j, source)
 	}
-	if module, from := moduleOf(j); module != "" {
-		if from != j.Workdir() { // the directory in which -m searches
-			if own := j.Plan.Spec.Env["PYTHONPATH"]; own != "" {
-				j.Plan.Spec.Env["PYTHONPATH"] = from + ":" + own
-			}
-			j.Setenv("PYTHONPATH", from)
+	var run *language.Phase
+	module, from := moduleOf(j)
+	switch script := scriptOf(j); {
+	case j.Request.Options.Module != "":
+		return addModule(j, program)
+	case j.Request.Options.Test:
+		return addTests(j, program)
+	case script != nil:
+		if source == j.Dir {
+			addPath(j, source)
 		}
-		run = j.AddRun(j.Tool.Path, "-m", module)
-	} else {
-		run = j.AddRun(j.Tool.Path, j.Inside(j.Entry))
-		run.Process.Warm = warmStart(j)
+		file := path.Join(bin, script.name)
+		j.RunFiles = append(j.RunFiles, sandbox.File{Path: file, Mode: 0o755, Data: script.text(program)})
+		run = j.AddRun(program, file)
+	case module != "":
+		if from != j.Workdir() { // the directory in which -m searches
+			addPath(j, from)
+		}
+		run = j.AddRun(program, "-m", module)
+	default:
+		run = j.AddRun(program, j.Inside(j.Entry))
+		if program == j.Tool.Path && source == j.Dir {
+			run.Process.Warm = warmStart(j)
+		}
 	}
 	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }
 	// Isolated (-I) and without site-packages (-S): no code of the program runs here.
 	run.Check = &sandbox.Process{Args: []string{
 		j.Tool.Path, "-I", "-S", "-c", "import sys; compile(open(sys.argv[1],'rb').read(), sys.argv[1], 'exec', dont_inherit=True)",
 	}}
+	return nil
+}
+
+// addModule adds the run of a module that the request names, in the program's directory.
+func addModule(j *language.Job, program string) error {
+	module := j.Request.Options.Module
+	switch {
+	case !isModule(module):
+		return sandbox.Invalid("module", "%q is not the name of a module; write it like json.tool", module)
+	case j.Request.Options.Test:
+		return sandbox.Invalid("module", "it is given with --test; use --module pytest or --module unittest alone")
+	case j.Request.Entry != "":
+		return sandbox.Invalid("module", "it is given with --entry; leave out one of them")
+	}
+	j.AddRun(program, "-m", module).Process.Workdir = j.Dir
 	return nil
 }
 

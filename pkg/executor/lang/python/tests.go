@@ -11,7 +11,7 @@ import (
 
 // addTests adds the run of a program's tests: all of them, or those of the entry. The runner is pytest for a program that mentions it, and
 // otherwise unittest, which every Python has.
-func addTests(j *language.Job) error {
+func addTests(j *language.Job, program string) error {
 	runner := "unittest"
 	wants, err := wantsPytest(j.Files)
 	if err != nil {
@@ -20,7 +20,7 @@ func addTests(j *language.Job) error {
 	if wants {
 		runner = "pytest"
 	}
-	args := []string{j.Tool.Path, "-m", runner}
+	args := []string{program, "-m", runner}
 	entry := j.Request.Entry
 	if len(j.Files) == 1 {
 		entry = j.Entry

@@ -295,7 +295,7 @@ func readManifest(dir, text string) cargoManifest {
 		if !ok {
 			continue
 		}
-		key, value = strings.TrimSpace(key), tomlString(value)
+		key, value = strings.TrimSpace(key), language.TOMLString(value)
 		switch section + " " + key {
 		case "[package] name":
 			m.name = value
@@ -310,19 +310,6 @@ func readManifest(dir, text string) cargoManifest {
 		}
 	}
 	return m
-}
-
-// tomlString returns the content of a plain string, or "".
-func tomlString(s string) string {
-	s = strings.TrimSpace(s)
-	if s == "" || s[0] != '"' && s[0] != '\'' {
-		return ""
-	}
-	inner, _, ok := strings.Cut(s[1:], s[:1])
-	if !ok || strings.Contains(inner, `\`) {
-		return ""
-	}
-	return inner
 }
 
 // findBins adds the programs that the manifest need not mention.

@@ -18,8 +18,8 @@ var Language = language.Language{
 	Plan: plan,
 }
 
-// tablesFile is the file of query results as data, hidden from the program.
-const tablesFile = sandbox.TmpDir + "/.sandbox-run-tables.json"
+// TablesFile is the file of query results as data, hidden from the program.
+const TablesFile = sandbox.TmpDir + "/.sandbox-run-tables.json"
 
 // SyntaxExit is the exit code of the kit for a statement with a syntax error.
 const SyntaxExit = 65
@@ -37,7 +37,7 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
-	args := []string{kit, "sqlite", "--data", j.Workdir(), "--tables", tablesFile}
+	args := []string{kit, "sqlite", "--data", j.Workdir(), "--tables", TablesFile}
 	switch databases := databases(j); len(databases) {
 	case 0:
 	case 1:
@@ -48,7 +48,7 @@ func plan(j *language.Job) error {
 	}
 	run := j.AddRun(append(append(args, "--"), scripts...)...)
 	run.SyntaxExit = SyntaxExit
-	j.Plan.Version, j.Plan.Tables = Version, tablesFile
+	j.Plan.Version, j.Plan.Tables = Version, TablesFile
 	return nil
 }
 

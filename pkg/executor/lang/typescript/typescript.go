@@ -1,6 +1,7 @@
 package typescript
 
 import (
+	"cmp"
 	"path"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/javascript"
@@ -24,8 +25,12 @@ var Language = language.Language{
 	Plan:    plan,
 }
 
-func findEntry(files []language.File) string {
-	return javascript.PackageMain(files, ".ts", ".tsx", ".mts", ".cts")
+func findEntry(files []language.File, asked string) string {
+	if asked != "" {
+		return ""
+	}
+	exts := []string{".ts", ".tsx", ".mts", ".cts"}
+	return cmp.Or(javascript.StartFile(files, exts...), javascript.PackageMain(files, exts...))
 }
 
 // plan removes the types with the kit, and runs the rest with Node.

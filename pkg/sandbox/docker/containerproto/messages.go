@@ -202,6 +202,9 @@ func Size(rows, cols uint16) []byte {
 	return binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, rows), cols)
 }
 
+// LinkMode is the mode of a request to create a symbolic link; the content is its target.
+const LinkMode = 0o120000
+
 // Path is the body of a request about a file, with the mode of a new file.
 func Path(mode uint32, p string) []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, mode), p...)

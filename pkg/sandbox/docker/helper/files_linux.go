@@ -129,19 +129,30 @@ func (s *server) serveFile(kind containerproto.Kind, id, mode uint32, p string, 
 	_ = s.conn.Send(containerproto.KindDone, id, containerproto.Done(errnoOf(err)))
 }
 
-// create writes a file from a stream.
+// create writes a file from a stream, or makes a link whose target is in the stream.
 func (s *server) create(in *containerproto.Inlet, mode uint32, p string) error {
 	defer in.Close()
+	isLink := mode == containerproto.LinkMode
+	var target []byte
+	var err error
+	if isLink {
+		if target, err = io.ReadAll(io.LimitReader(in, unix.PathMax)); err != nil {
+			return err
+		}
+	}
 	var fd int
-	err := s.fileWorker.do(func() error {
+	err = s.fileWorker.do(func() error {
 		d, rest, err := s.fileWorker.at(p)
 		if err != nil || rest == "." {
 			return errors.Join(err, unix.EISDIR)
 		}
+		if isLink {
+			return d.Link(rest, string(target))
+		}
 		fd, err = d.Create(rest, mode)
 		return err
 	})
-	if err != nil {
+	if err != nil || isLink {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), p)

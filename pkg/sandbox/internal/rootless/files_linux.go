@@ -40,6 +40,11 @@ func (d remoteFiles) Create(p string, mode uint32) (int, error) {
 	return one(d.ask(order{What: orderCreate, Path: []byte(p), Perm: mode}, 1))
 }
 
+func (d remoteFiles) Link(p, target string) error {
+	_, err := d.ask(order{What: orderLink, Path: []byte(p), Target: []byte(target)}, 0)
+	return err
+}
+
 func (d remoteFiles) Open(p string) (int, error) {
 	return one(d.ask(order{What: orderOpen, Path: []byte(p)}, 1))
 }

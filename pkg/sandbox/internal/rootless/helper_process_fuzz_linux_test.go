@@ -17,8 +17,8 @@ import (
 func FuzzMountHelperFiles(f *testing.F) {
 	for _, p := range []string{"workspace/f", "workspace/a/b/f", "workspace/link/f", "workspace/link", "../outside/secret", "/etc/passwd",
 		"", ".", "..", "workspace/../../outside/f", "workspace/\xff", "a\x00b"} {
-		for _, what := range []string{orderCreate, orderOpen, orderRemove} {
-			text, err := json.Marshal(order{What: what, Path: []byte(p), Perm: 0o644, Owner: -1})
+		for _, what := range []string{orderCreate, orderLink, orderOpen, orderRemove} {
+			text, err := json.Marshal(order{What: what, Path: []byte(p), Perm: 0o644, Target: []byte(p), Owner: -1})
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -46,7 +46,7 @@ func FuzzMountHelperFiles(f *testing.F) {
 			t.Skip()
 		}
 		switch o.What {
-		case orderCreate, orderOpen, orderRemove:
+		case orderCreate, orderLink, orderOpen, orderRemove:
 		default:
 			t.Skip("mounts are not made here")
 		}

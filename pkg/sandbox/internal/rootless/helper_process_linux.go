@@ -34,6 +34,7 @@ type order struct {
 	Mode     sandbox.ScratchMode `json:"mode,omitempty"`
 	Path     []byte              `json:"path,omitempty"` // of a file, beneath the scratch that comes along; not every path is text
 	Perm     uint32              `json:"perm,omitempty"`
+	Target   []byte              `json:"target,omitempty"` // of a link
 }
 
 // The orders.
@@ -45,6 +46,7 @@ const (
 	orderScratch  = "scratch"
 	orderVolume   = "volume"
 	orderCreate   = "create file"
+	orderLink     = "make link"
 	orderRemove   = "remove file"
 	orderOpen     = "open file"
 	orderSettle   = "settle"
@@ -224,7 +226,7 @@ func serveMounts(socket int, exit func(code int)) {
 // descriptors is the number of descriptors that an order has.
 func (o *order) descriptors() int {
 	switch o.What {
-	case orderWritable, orderClone, orderCreate, orderRemove, orderOpen:
+	case orderWritable, orderClone, orderCreate, orderLink, orderRemove, orderOpen:
 		return 1
 	}
 	return 0
@@ -271,6 +273,8 @@ func carryOut(b *rootfs.MountHelper, o *order, fds []int) (out []int, isFile boo
 	case orderOpen:
 		out = out[:1]
 		out[0], err = files.Dir{FD: fds[0], Owner: o.Owner}.Open(string(o.Path))
+	case orderLink:
+		return nil, false, files.Dir{FD: fds[0], Owner: o.Owner}.Link(string(o.Path), string(o.Target))
 	case orderRemove:
 		return nil, false, files.Dir{FD: fds[0], Owner: o.Owner}.Remove(string(o.Path))
 	default:
