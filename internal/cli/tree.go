@@ -173,8 +173,12 @@ func (t *tree) readDirectory(dir *os.Root, rel string, in scope) error {
 	if err != nil {
 		return t.pathError(rel, err)
 	}
-	defer d.Close()
 	self, err := d.Stat()
+	var entries []fs.DirEntry
+	if err == nil {
+		entries, err = d.ReadDir(-1)
+	}
+	_ = d.Close() // the directories above stay open, one descriptor each
 	if err != nil {
 		return t.pathError(rel, err)
 	}
@@ -184,10 +188,6 @@ func (t *tree) readDirectory(dir *os.Root, rel string, in scope) error {
 	}
 	t.above = append(t.above, self)
 	defer func() { t.above = t.above[:len(t.above)-1] }()
-	entries, err := d.ReadDir(-1)
-	if err != nil {
-		return t.pathError(rel, err)
-	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	if rel != "." && !in.included && (hasEntry(entries, "pyvenv.cfg") || hasEntry(entries, "CACHEDIR.TAG")) {
 		t.leaveOut(leftOut{rel, builtinRule, false})
