@@ -78,7 +78,7 @@ func (c *Invocation) newExec() *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	FlagGroups{
 		{string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
-		{string(executor.GroupStrength), o.addStrengthFlags}, {"Input and output", func(fs *pflag.FlagSet) { o.addOutputFlags(fs, c) }},
+		{string(executor.GroupStrength), o.addStrengthFlags}, {string(executor.GroupOutput), func(fs *pflag.FlagSet) { o.addOutputFlags(fs, c) }},
 	}.AddTo(cmd)
 	return cmd
 }
@@ -158,7 +158,8 @@ func (c *Invocation) runCommand(o *execOptions) error {
 	}
 	size, returnTerminal := c.attachTerminal(&o.boxOptions, &streams)
 	defer returnTerminal()
-	result, err := s.manager.Run(s.ctx, id, sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.policy.KillOnOutput}, streams)
+	process := sandbox.Process{Args: o.args, TTY: size, KillOnOutput: o.policy.KillOnOutput, MergeOutput: o.policy.MergeOutput}
+	result, err := s.manager.Run(s.ctx, id, process, streams)
 	returnTerminal()
 	show.finish()
 	left := s.release()

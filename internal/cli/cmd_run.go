@@ -101,7 +101,8 @@ func (c *Invocation) addRunFlags(root *cobra.Command, version *bool) *runOptions
 	o := &runOptions{}
 	FlagGroups{
 		{"What is run", o.addCodeFlags}, {string(executor.GroupLimits), o.addLimitFlags}, {string(executor.GroupSees), o.addEnvironmentFlags},
-		{string(executor.GroupStrength), o.addStrengthFlags}, {"Where it runs", o.addServerFlags}, {"Input and output", func(fs *pflag.FlagSet) {
+		{string(executor.GroupStrength), o.addStrengthFlags}, {"Where it runs", o.addServerFlags},
+		{string(executor.GroupOutput), func(fs *pflag.FlagSet) {
 			o.addOutputFlags(fs, c)
 			fs.BoolVarP(version, "version", "V", false, "print the version")
 		}},

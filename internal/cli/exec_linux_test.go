@@ -428,3 +428,23 @@ func TestUnusualHosts(t *testing.T) {
 		})
 	}
 }
+
+// A command whose own streams are one pipe passes the program's output on in the order of its writes.
+func TestOneStream(t *testing.T) {
+	needRoot(t)
+	const script = "for i in 1 2 3 4 5 6 7 8 9; do echo $i; echo $i >&2; done"
+	const want = "1\n1\n2\n2\n3\n3\n4\n4\n5\n5\n6\n6\n7\n7\n8\n8\n9\n9\n"
+	for name, args := range map[string][]string{
+		"exec": {"exec", "-q", "--", "sh", "-c", script}, "run": {"-q", "-l", "shell", "-c", script},
+		"not streamed": {"-q", "--no-stream", "-l", "shell", "-c", script},
+	} {
+		if out, err := command(t, args...).CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("%s: %q, %v", name, out, err)
+		}
+	}
+	// Two pipes, of which the program writes to each once.
+	out, err := command(t, "exec", "-q", "--no-merge-output", "--", "sh", "-c", "echo 1 >&2; echo 2").CombinedOutput()
+	if err != nil || string(out) != "1\n2\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}

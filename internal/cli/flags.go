@@ -34,6 +34,7 @@ type boxOptions struct {
 	quiet      bool
 	summary    bool
 	noStream   bool
+	keepApart  bool // stdout and stderr
 	auditLog   string
 	image      string
 	pull       bool
@@ -92,6 +93,9 @@ func (o *boxOptions) addOutputFlags(fs *pflag.FlagSet, c *Invocation) {
 	AddParsed(fs, &c.format, "format", FormatText, "output `format`: text, json, ndjson (one event per line)",
 		ReadOneOf(FormatText, FormatJSON, FormatNDJSON))
 	fs.BoolVar(&o.noStream, "no-stream", false, "print the output at the end, not while the program runs")
+	addFields(fs, executor.GroupOutput, o.fields())
+	fs.BoolVar(&o.keepApart, "no-merge-output", false, "give it two pipes, also if yours are the same")
+	Annotate(fs.Lookup("no-merge-output"), NoVariable, "true") // that of --merge-output takes false
 	fs.StringVar(&o.spill, "spill", "", "keep output beyond --output-limit in files in this `directory`")
 	fs.BoolVar(&o.raw, "raw", false, "do not escape control characters when printing to a terminal")
 	AddParsed(fs, &c.colour, "color", ColourAuto, "`when` to use colour: auto, always, never", ReadOneOf(ColourAuto, ColourAlways,
@@ -149,6 +153,9 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if err := app.CheckRuntime(o.backend, o.runtime); err != nil {
 		return err
 	}
+	if err := o.chooseMergeOutput(c, flags); err != nil {
+		return err
+	}
 	var err error
 	if o.environ, err = parseEnvironment(o.env.Values); err != nil {
 		return err
@@ -163,6 +170,22 @@ func (o *boxOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if o.spill != "" {
 		return o.prepareSpill()
 	}
+	return nil
+}
+
+// chooseMergeOutput merges the program's streams, if no flag says otherwise, where this process can not tell them apart: its own are one
+// terminal, file or pipe, and no document has a place for each.
+func (o *boxOptions) chooseMergeOutput(c *Invocation, flags *pflag.FlagSet) error {
+	const flag = "merge-output"
+	if o.keepApart && o.policy.MergeOutput && isOnCommandLine(flags, flag) {
+		return sandbox.Invalid("no-"+flag, "--%s and --no-%s contradict each other", flag, flag)
+	}
+	if !flags.Changed(flag) {
+		out, err := c.Std.Out.Stat()
+		other, otherErr := c.Std.Err.Stat()
+		o.policy.MergeOutput = c.format == FormatText && !o.options.Test && err == nil && otherErr == nil && os.SameFile(out, other)
+	}
+	o.policy.MergeOutput = o.policy.MergeOutput && !o.keepApart
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -55,4 +56,60 @@ func FuzzSettings(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The streams of a program are merged where this process has one place for both, unless a flag or its variable says otherwise.
+func TestMergeOutput(t *testing.T) {
+	pipe := func() *os.File {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close(); w.Close() })
+		return w
+	}
+	one, other := pipe(), pipe()
+	for _, c := range []struct {
+		args, variable string
+		apart          bool // standard output and standard error are two pipes
+		want, fails    bool
+	}{
+		{want: true},
+		{apart: true},
+		{args: "--merge-output", apart: true, want: true},
+		{args: "--merge-output=false"},
+		{args: "--no-merge-output"},
+		{variable: "false"},
+		{variable: "true", apart: true, want: true},
+		{variable: "true", args: "--no-merge-output"},
+		{variable: "false", args: "--merge-output", want: true},
+		{args: "--merge-output --no-merge-output", fails: true},
+		{args: "--json"},
+		{args: "--json --merge-output", want: true},
+		{args: "--format ndjson"},
+		{args: "--test"},
+		{args: "--test --merge-output", want: true},
+	} {
+		o, c2 := &runOptions{}, &Invocation{Std: Streams{Out: one, Err: one}}
+		if c.apart {
+			c2.Std.Err = other
+		}
+		flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
+		o.addStrengthFlags(flags)
+		o.boxOptions.addEnvironmentFlags(flags)
+		o.addOutputFlags(flags, c2)
+		o.addLanguageFlags(flags)
+		err := flags.Parse(strings.Fields(c.args))
+		if err == nil {
+			err = ReadEnvironment(flags, func(name string) (string, bool) {
+				return map[string]string{"SANDBOX_RUN_MERGE_OUTPUT": c.variable}[name], true
+			}, "")
+		}
+		if err == nil {
+			err = o.boxOptions.complete(c2, flags)
+		}
+		if (err != nil) != c.fails || err == nil && o.policy.MergeOutput != c.want {
+			t.Errorf("%+v: %v, %v", c, o.policy.MergeOutput, err)
+		}
+	}
 }

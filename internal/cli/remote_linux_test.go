@@ -163,7 +163,7 @@ func TestTerminalAtServer(t *testing.T) {
 	} {
 		t.Run(name, test)
 	}
-	if there, here := s.runs(); there != 17 || here != 0 {
+	if there, here := s.runs(); there != 19 || here != 0 {
 		t.Errorf("%d runs at the server, %d here\n", there, here)
 	}
 }
@@ -255,6 +255,7 @@ func TestSameEitherWay(t *testing.T) {
 	}{
 		"hello":          {args: python("print('hello')")},
 		"both streams":   {args: python(both)},
+		"merged streams": {args: python("import sys\nfor i in range(99): print(i); print(i, file=sys.stderr)", "--merge-output")},
 		"json":           {args: python(both, "--json")},
 		"ndjson":         {args: python("print('x' * 10)", "--format", "ndjson")},
 		"exit code":      {args: python("import sys; sys.exit(42)")},

@@ -168,6 +168,51 @@ var outputRows = []row{
 			e.Errorf("kinds %v", kinds)
 		}
 	}},
+	{"writes to two streams are in order", nil, false, func(e *env) {
+		const rounds = 1000
+		r, w := io.Pipe()
+		defer r.Close()
+		turns := make(chan byte, rounds)
+		go func() {
+			for b := range turns {
+				_, _ = w.Write([]byte{b})
+			}
+			w.Close()
+		}()
+		var got, want strings.Builder
+		n := 0
+		next := func() {
+			if n == rounds {
+				close(turns)
+				return
+			}
+			turns <- "oe"[n%2]
+			want.WriteString([]string{"o1e2", "e1o2"}[n%2])
+			n++
+		}
+		next()
+		e.ok(e.do(e.create(), sandbox.Process{Args: e.probe("turns")}, sandbox.IO{Stdin: r, OnEvent: func(ev sandbox.Event) {
+			if letter, ok := map[sandbox.EventKind]string{sandbox.EventStdout: "o", sandbox.EventStderr: "e"}[ev.Kind]; ok {
+				if got.WriteString(letter + string(ev.Data)); got.Len() == want.Len() {
+					next()
+				}
+			}
+		}}))
+		if got.String() != want.String() {
+			e.Errorf("%.400s", got.String())
+		}
+	}},
+	{"merged output has the exact order", nil, false, func(e *env) {
+		var want strings.Builder
+		for i := range 5000 {
+			fmt.Fprintf(&want, "out %d\nerr %d\n", i, i)
+		}
+		res := e.do(e.create(), sandbox.Process{Args: e.probe("both", "5000"), MergeOutput: true}, sandbox.IO{})
+		e.ok(res)
+		if got := string(res.Stdout.Bytes()); got != want.String() || res.Stderr.Total != 0 {
+			e.Errorf("stdout %.200q …, stderr %.200q", got, res.Stderr.Bytes())
+		}
+	}},
 	{"violations are events too", nil, false, func(e *env) {
 		var kinds []string
 		res := e.do(e.create(), sandbox.Process{Args: e.probe("noise", "100000"), Limits: sandbox.Limits{Output: 1000}},

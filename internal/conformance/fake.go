@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -211,11 +212,13 @@ func (i *fakeInstance) Start(ctx context.Context, p *sandbox.Process) (sandbox.T
 	t := &fakeTask{i: i, ph: ph, ended: make(chan struct{}), size: make(chan sandbox.TTY, 16)}
 	ph.tasks[t] = struct{}{}
 	t.stdinR, t.stdinW = io.Pipe()
-	t.stdoutR, t.stdoutW = io.Pipe()
-	proc := &FakeProcess{Process: *p, Stdin: t.stdinR, Stdout: t.stdoutW, Killed: ph.killed, Size: t.size, Files: &i.files, t: t}
-	if p.TTY == nil {
-		t.stderrR, t.stderrW = io.Pipe()
-		proc.Stderr = t.stderrW
+	t.output, t.closed, t.tty = make(chan fakePiece), make(chan struct{}), p.TTY != nil
+	proc := &FakeProcess{Process: *p, Stdin: t.stdinR, Stdout: fakeWriter{t, 0}, Killed: ph.killed, Size: t.size, Files: &i.files, t: t}
+	switch {
+	case p.MergeOutput && !t.tty:
+		proc.Stderr = proc.Stdout
+	case !t.tty:
+		proc.Stderr = fakeWriter{t, 1}
 	}
 	scripted := make(chan sandbox.Exit, 1)
 	go func() { scripted <- script(proc) }()
@@ -248,18 +251,46 @@ func (i *fakeInstance) Destroy(context.Context) error {
 }
 
 type fakeTask struct {
-	i                        *fakeInstance
-	ph                       *fakePhase
-	stdinR, stdoutR, stderrR *io.PipeReader
-	stdinW, stdoutW, stderrW *io.PipeWriter
-	size                     chan sandbox.TTY
-	ended                    chan struct{}
-	exit                     sandbox.Exit // valid once ended
-	mu                       sync.Mutex
-	signalled                syscall.Signal
-	signals                  chan struct{} // closed by a signal that ends the process
-	trap                     chan syscall.Signal
-	used                     monitor.Sample
+	i         *fakeInstance
+	ph        *fakePhase
+	stdinR    *io.PipeReader
+	stdinW    *io.PipeWriter
+	output    chan fakePiece
+	rest      fakePiece     // that ReadOutput has not returned yet
+	closed    chan struct{} // by CloseOutput
+	closing   sync.Once
+	tty       bool
+	size      chan sandbox.TTY
+	ended     chan struct{}
+	exit      sandbox.Exit // valid once ended
+	mu        sync.Mutex
+	signalled syscall.Signal
+	signals   chan struct{} // closed by a signal that ends the process
+	trap      chan syscall.Signal
+	used      monitor.Sample
+}
+
+// fakePiece is what one write has written.
+type fakePiece struct {
+	stream int
+	data   []byte
+}
+
+// fakeWriter is one of a task's streams.
+type fakeWriter struct {
+	t      *fakeTask
+	stream int
+}
+
+func (w fakeWriter) Write(b []byte) (int, error) {
+	select {
+	case w.t.output <- fakePiece{w.stream, bytes.Clone(b)}:
+		return len(b), nil
+	case <-w.t.closed:
+		return 0, syscall.EPIPE
+	case <-w.t.ended:
+		return 0, io.ErrClosedPipe
+	}
 }
 
 // live ends the task with its script, a signal, or its phase.
@@ -282,22 +313,27 @@ func (t *fakeTask) live(scripted <-chan sandbox.Exit) {
 	}
 	t.exit = exit
 	_ = t.stdinR.CloseWithError(syscall.EPIPE)
-	_ = t.stdoutW.Close()
-	if t.stderrW != nil {
-		_ = t.stderrW.Close()
-	}
 	close(t.ended)
 }
 
 func (t *fakeTask) Stdin() io.WriteCloser { return t.stdinW }
-func (t *fakeTask) Stdout() io.ReadCloser { return t.stdoutR }
 
-func (t *fakeTask) Stderr() io.ReadCloser {
-	if t.stderrR == nil {
-		return nil
+func (t *fakeTask) ReadOutput(p []byte) (stream, n int, err error) {
+	for len(t.rest.data) == 0 {
+		select {
+		case t.rest = <-t.output:
+		case <-t.closed:
+			return 0, 0, io.ErrClosedPipe
+		case <-t.ended:
+			return 0, 0, io.EOF
+		}
 	}
-	return t.stderrR
+	n = copy(p, t.rest.data)
+	t.rest.data = t.rest.data[n:]
+	return t.rest.stream, n, nil
 }
+
+func (t *fakeTask) CloseOutput() { t.closing.Do(func() { close(t.closed) }) }
 
 func (t *fakeTask) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 	if scope == sandbox.Main {
@@ -357,7 +393,7 @@ func (t *fakeTask) Finish(context.Context) (monitor.Sample, error) {
 }
 
 func (t *fakeTask) Resize(size sandbox.TTY) error {
-	if t.stderrR != nil {
+	if !t.tty {
 		return errors.New("fake: no terminal")
 	}
 	select {

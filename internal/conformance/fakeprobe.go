@@ -66,6 +66,18 @@ func fakeProbe(p *FakeProcess) sandbox.Exit {
 		if err != nil {
 			return sandbox.Exit{Code: 1}
 		}
+	case "turns":
+		for in := make([]byte, 1); ; {
+			if _, err := p.Stdin.Read(in); err != nil {
+				break
+			}
+			first, second := p.Stdout, stderr
+			if in[0] == 'e' {
+				first, second = second, first
+			}
+			_, _ = io.WriteString(first, "1")
+			_, _ = io.WriteString(second, "2")
+		}
 	case "both":
 		for i := range number(1) {
 			fmt.Fprintf(p.Stdout, "out %d\n", i)

@@ -30,7 +30,7 @@ func TestNewRun(t *testing.T) {
 		Policy: executor.Policy{
 			Network: sandbox.NetworkNone, Workdir: "/tmp", Scratch: sandbox.ScratchAuto, WritableRoot: true, Hostname: "h",
 			User:    sandbox.User{UID: 5, GID: 6},
-			Require: sandbox.TierContainer, Strict: true, KillOnOutput: true, Labels: map[string]string{"l": "m"},
+			Require: sandbox.TierContainer, Strict: true, KillOnOutput: true, MergeOutput: true, Labels: map[string]string{"l": "m"},
 			Volumes: []sandbox.Volume{{Source: "/a", Target: "/b"}},
 		},
 		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true,
@@ -60,7 +60,7 @@ func TestNewRun(t *testing.T) {
 	if n := reflect.TypeFor[executor.Request]().NumField(); n != 30 {
 		t.Errorf("a request has %d fields", n)
 	}
-	if n := reflect.TypeFor[executor.Policy]().NumField(); n != 11 {
+	if n := reflect.TypeFor[executor.Policy]().NumField(); n != 12 {
 		t.Errorf("a policy has %d fields", n)
 	}
 }

@@ -243,19 +243,23 @@ func (x *execution) note(notes ...string) {
 func (x *execution) judge(ctx context.Context, p *Phase) error {
 	r := &x.out.Result
 	failed := r.Verdict == sandbox.VerdictNonzeroExit
+	said := *r
+	if p.Process.MergeOutput {
+		said.Stderr = said.Stdout
+	}
 	switch {
-	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(r):
+	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(&said):
 		r.Verdict = sandbox.VerdictMemoryLimit
 	case !failed:
 	case r.Exit.Code == language.KitFailed && (p.Process.Args[0] == language.KitPath || p.Process.Args[0] == language.KitCopy):
-		return language.KitError(p.Process.Phase, r.Stderr.Edges(sandbox.OutputMemory))
+		return language.KitError(p.Process.Phase, said.Stderr.Edges(sandbox.OutputMemory))
 	case p.Process.Phase == PhaseCompile && x.overCap():
 		r.Verdict = sandbox.VerdictDiskLimit
 		r.Violations = append(r.Violations, x.plan.Spec.OverCap())
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:
-		suspects := p.Suspect(r.Stderr.Edges(sandbox.OutputMemory))
+		suspects := p.Suspect(said.Stderr.Edges(sandbox.OutputMemory))
 		if len(suspects) == 0 || !x.plan.has(suspects[len(suspects)-1]) {
 			break
 		}

@@ -25,6 +25,7 @@ type Policy struct {
 	Require      sandbox.Tier
 	Strict       bool
 	KillOnOutput bool
+	MergeOutput  bool // of the program; compilers have two streams
 	Labels       map[string]string
 }
 
@@ -54,6 +55,7 @@ const (
 	GroupLimits    Group = "Limits"
 	GroupSees      Group = "What it sees"
 	GroupStrength  Group = "How strong"
+	GroupOutput    Group = "Input and output"
 	GroupLanguages Group = "Of some languages"
 )
 
@@ -91,6 +93,11 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Usage: "least `tier` to accept", Doc: "Least tier to accept; not below the server's own floor.",
 		},
 		{Name: "strict", Value: &p.Strict, Group: GroupStrength, Usage: "refuse unless no control at all is missing"},
+		{
+			Name: "merge_output", Value: &p.MergeOutput, Group: GroupOutput,
+			Usage: "give the program one pipe for stdout and stderr, which keeps their order (default if yours are the same)",
+			Doc:   "Give the program one pipe for stdout and stderr. All its output is stdout, in the exact order of its writes.",
+		},
 		{Name: "labels", Value: &p.Labels, Doc: "Labels of the sandbox."},
 		{
 			Name: "commands", Value: &o.Commands, Group: GroupLanguages,
@@ -131,7 +138,7 @@ func (f *Field) IsSet() bool {
 	return !v.IsZero()
 }
 
-// Apply writes the policy into the spec of a sandbox, except KillOnOutput, which belongs to the process.
+// Apply writes the policy into the spec of a sandbox, except KillOnOutput and MergeOutput, which belong to the process.
 func (p *Policy) Apply(s *sandbox.Spec) {
 	s.Network, s.Volumes, s.Workdir, s.Scratch, s.WritableRoot = p.Network, slices.Clone(p.Volumes), p.Workdir, p.Scratch, p.WritableRoot
 	s.Hostname, s.Require, s.Strict, s.Labels = p.Hostname, p.Require, p.Strict, maps.Clone(p.Labels)

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -87,6 +88,30 @@ func TestPython(t *testing.T) {
 			Env: map[string]string{"GREETING": "hi"}}, want: want{stdout: "hi None\n"}},
 		{name: "own PYTHON variables", req: Request{Code: "import sys; print(sys.flags.utf8_mode, sys.dont_write_bytecode)",
 			Env: map[string]string{"PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": ""}}, want: want{stdout: "1 False\n"}},
+		{name: "no trace of the hook", req: Request{Code: "import os, sys\nprint(os.listdir('/tmp'), 'PYTHONPATH' in os.environ, sys.path[0], " +
+			"[p for p in sys.path + list(sys.path_importer_cache) if 'sandbox-run' in p], sys.stdout.line_buffering)"},
+			want: want{stdout: "[] False /workspace [] True\n", silent: true}},
+		{name: "a hook that Python would cache", req: Request{Code: "import os; print(os.listdir('/tmp'))",
+			Env: map[string]string{"PYTHONDONTWRITEBYTECODE": ""}}, want: want{stdout: "[]\n", silent: true}},
+		{name: "own path", req: Request{Files: tree("main.py", "import os, b\nprint(os.environ['PYTHONPATH'], b.y)", "lib/b.py", "y = 2"),
+			Env: map[string]string{"PYTHONPATH": "/workspace/lib"}}, want: want{stdout: "/workspace/lib 2\n"}},
+		{name: "unbuffered", req: Request{Code: "import sys; print(sys.stdout.write_through, sys.stdout.line_buffering)",
+			Env: map[string]string{"PYTHONUNBUFFERED": "1"}}, want: want{stdout: "True False\n"}},
+		{name: "lines before a kill", req: Request{Code: "import os\nprint('a\\nb')\nprint('part of a line', end='')\nos.kill(os.getpid(), 9)"},
+			want: want{verdict: sandbox.VerdictSignaled, stdout: "a\nb\n"}},
+		{name: "merged", req: Request{Code: "import os, sys\nfor i in range(100):\n    print('out', i)\n    print('err', i, file=sys.stderr)\n" +
+			"os.system('echo child')\n1/0", Policy: Policy{MergeOutput: true}}, want: want{verdict: nonzero, silent: true},
+			more: func(t *testing.T, r *Result) {
+				var lines strings.Builder
+				for i := range 100 {
+					fmt.Fprintf(&lines, "out %d\nerr %d\n", i, i)
+				}
+				if got := string(r.Stdout.Bytes()); !strings.HasPrefix(got, lines.String()+"child\nTraceback (most") {
+					t.Error(got)
+				}
+			}},
+		{name: "merged syntax error", req: Request{Code: "x = = 1\n", Policy: Policy{MergeOutput: true}},
+			want: want{verdict: noSyntax, has: []string{"SyntaxError"}, silent: true}},
 		{name: "exit code", req: Request{Code: "import sys; sys.exit(7)"}, want: want{verdict: nonzero, exit: 7}},
 		{name: "exit message", req: Request{Code: "raise SystemExit('no')"}, want: want{verdict: nonzero, said: []string{"no"}}},
 		{name: "trace", req: Request{Files: tree("main.py", "import util\n\nutil.f()\n", "util.py", "def f():\n    return 1/0\n")},

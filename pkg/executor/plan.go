@@ -131,7 +131,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		p := &phase.Process
 		p.Followed = i < len(j.Plan.Phases)-1
 		if p.Phase == PhaseRun {
-			p.TTY, p.KillOnOutput = req.TTY, pol.KillOnOutput
+			p.TTY, p.KillOnOutput, p.MergeOutput = req.TTY, pol.KillOnOutput, pol.MergeOutput
 			continue
 		}
 		limits := j.CompileLimits.OfProcess()

@@ -71,9 +71,11 @@ func TestPlans(t *testing.T) {
 			Options: LanguageOptions{ForbidImports: []string{"socket", "os.path"}}},
 		"python-volume": {Language: "python", Code: "1",
 			Policy: Policy{Volumes: []sandbox.Volume{{Source: "/srv/data", Target: sandbox.WorkspaceDir}}}},
+		"python-own-path":   {Language: "python", Code: "1", Env: map[string]string{"PYTHONPATH": "/workspace/lib"}},
+		"python-tmp-volume": {Language: "python", Code: "1", Policy: Policy{Volumes: []sandbox.Volume{{Source: "/srv/data", Target: "/tmp"}}}},
 		"python-everything": {Language: "python", Code: "1", Limits: sandbox.Limits{Memory: 64 * sandbox.MiB}, Inputs: tree("in.txt", "x"),
 			Outputs: sandbox.Selection{Patterns: []string{"out/*", "/tmp/x"}},
-			Policy:  Policy{Network: sandbox.NetworkLocalhost, Workdir: "/tmp", KillOnOutput: true, Hostname: "box"},
+			Policy:  Policy{Network: sandbox.NetworkLocalhost, Workdir: "/tmp", KillOnOutput: true, MergeOutput: true, Hostname: "box"},
 			TTY:     &sandbox.TTY{Rows: 24, Cols: 80}},
 		"python-module": {Options: LanguageOptions{Module: "json.tool"}, Args: []string{"x"}},
 		"python-script": {Files: tree(

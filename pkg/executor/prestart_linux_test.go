@@ -1,8 +1,11 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,6 +102,64 @@ func TestAheadOfTime(t *testing.T) {
 	}
 	if _, err := e.PrestartSpecs(context.Background(), "klingon"); err == nil {
 		t.Error("a language that there is not")
+	}
+}
+
+// However a program is started, one pipe for both streams keeps the order of its writes, and a line arrives when it is printed. Python is
+// forked here, and Node waits for its program.
+func TestOutputOfEveryStart(t *testing.T) {
+	warm, p := pooledEngine(t)
+	for language, code := range map[string]string{
+		"python": "import sys\nfor i in range(3):\n    print('out', i)\n    print('err', i, file=sys.stderr)\ninput()\nprint('end')\n",
+		"javascript": "for (let i = 0; i < 3; i++) { console.log('out', i); console.error('err', i) }\n" +
+			"process.stdin.once('data', () => { console.log('end'); process.exit() })\n",
+		"shell": "for i in 0 1 2; do echo out $i; echo err $i >&2; done; read x; echo end\n",
+	} {
+		for _, start := range []string{"cold", "warm"} {
+			for _, merged := range []bool{true, false} {
+				t.Run(fmt.Sprint(language, " ", start, " merged ", merged), func(t *testing.T) {
+					in, typed := io.Pipe()
+					defer in.Close()
+					var events []string
+					lines := 0
+					req := Request{Language: language, Code: code, Stdin: in, Policy: Policy{MergeOutput: merged},
+						Limits: sandbox.Limits{Wall: 5 * time.Minute}, OnEvent: func(ev sandbox.Event) {
+							if len(ev.Data) == 0 {
+								return
+							}
+							events = append(events, string(ev.Kind)+" "+string(ev.Data))
+							if lines += bytes.Count(ev.Data, []byte("\n")); lines == 6 { // the program waits
+								go fmt.Fprintln(typed)
+							}
+						}}
+					var r *Result
+					var err error
+					if start == "warm" {
+						have(t, warm, p, req)
+						before := p.Stats()
+						r, err = warm.Execute(t.Context(), req)
+						if after := p.Stats(); language != "shell" && after.Warm == before.Warm {
+							t.Errorf("it was started cold: %+v", after)
+						}
+					} else {
+						r, err = unpooledEngine(t).Execute(t.Context(), req)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					want, wantErr := "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\nend\n", ""
+					if !merged {
+						want, wantErr = "out 0\nout 1\nout 2\nend\n", "err 0\nerr 1\nerr 2\n"
+					}
+					if stdout, stderr := string(r.Stdout.Bytes()), string(r.Stderr.Bytes()); stdout != want || stderr != wantErr {
+						t.Errorf("%q, %q", stdout, stderr)
+					}
+					if last := events[len(events)-1]; last != "stdout end\n" {
+						t.Errorf("the last event is %q of %q", last, events)
+					}
+				})
+			}
+		}
 	}
 }
 
@@ -303,7 +364,7 @@ func TestAheadPythonVariables(t *testing.T) {
 			req := Request{Language: "python",
 				Code: "import locale, os, site, sys, time\n" +
 					"print(time.tzname, time.localtime(0).tm_hour, locale.setlocale(locale.LC_CTYPE), site.USER_SITE, sys.flags, " +
-					"sorted(os.environ.items()))\n"}
+					"sorted(os.environ.items()), sys.path, os.listdir('/tmp'), sys.stdout.line_buffering)\n"}
 			if value, ok := map[string]string{"COLOUR": "red", "TZ": "Asia/Tokyo", "LC_ALL": "POSIX", "HOME": "/tmp", "PYTHONHASHSEED": "0",
 				"__PYVENV_LAUNCHER__": "/bin/x"}[name]; ok {
 				req.Env = map[string]string{name: value}

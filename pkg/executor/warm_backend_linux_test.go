@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"sync"
 	"testing"
 	"time"
@@ -70,8 +69,11 @@ func awaitDriver(ctx context.Context, in sandbox.Instance, p sandbox.Process) (s
 	got := make([]byte, len(p.Warm.Handshake))
 	late := time.AfterFunc(2*time.Minute, func() { _ = task.Kill() })
 	defer late.Stop()
-	if n, err := io.ReadFull(task.Stderr(), got); err != nil || string(got) != p.Warm.Handshake {
-		return nil, fmt.Errorf("%s said %q instead of being ready: %w", p.Warm.Name, got[:n], err)
+	for n := 0; n < len(got); {
+		stream, more, err := task.ReadOutput(got[n:])
+		if n += more; err != nil || stream != 1 || string(got[:n]) != p.Warm.Handshake[:n] {
+			return nil, fmt.Errorf("%s said %q instead of being ready: %w", p.Warm.Name, got[:n], err)
+		}
 	}
 	return task, nil
 }

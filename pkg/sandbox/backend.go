@@ -37,14 +37,17 @@ type Instance interface {
 	Destroy(ctx context.Context) error
 }
 
-// Task is one started process. The caller reads Stdout and Stderr, calls Wait once the process may have ended, and
-// always calls Finish.
+// Task is one started process. The caller reads the output, calls Wait once the process may have ended, and always
+// calls Finish and CloseOutput.
 type Task interface {
 	// Stdin is the standard input of the process; with a terminal, its typed input. Closing it ends the input.
 	Stdin() io.WriteCloser
-	Stdout() io.ReadCloser
-	// Stderr is nil when the process has a terminal.
-	Stderr() io.ReadCloser
+	// ReadOutput waits for output and reads it from the stream, 0 for stdout or 1 for stderr, whose oldest unread data was
+	// written first. With a terminal, and merged, all output is stdout. The error is that of the end of both streams. One
+	// goroutine reads at a time.
+	ReadOutput(p []byte) (stream, n int, err error)
+	// CloseOutput ends ReadOutput, also while it waits. It may be called twice.
+	CloseOutput()
 	// Signal reaches the whole process tree of the phase (scope Tree) or the process alone.
 	Signal(sig syscall.Signal, scope Scope) error
 	// Kill ends the whole phase at once; the programs can not resist it. It may be called in any state, and twice.
@@ -134,7 +137,7 @@ type Warm struct {
 	// Env makes the interpreter run the driver.
 	Env map[string]string `json:"env,omitempty"`
 	// Files are the driver. They are in the sandbox when the process starts, and are removed before the program's files
-	// arrive.
+	// arrive. A file of the program with the path of one of them is for a cold start, and put only then.
 	Files []File `json:"files,omitempty"`
 	// Handshake is the text that the driver writes when it is ready.
 	Handshake string `json:"handshake"`

@@ -26,9 +26,10 @@
 //	                          ├─► head and tail, half of the output limit each: 1 MiB in memory, the rest in an output file
 //	                          └─► all of it in a file, once the limit is exceeded, if requested (--spill)
 //
-// When the live reader blocks, the pump stops, the pipe fills, and the program waits. Samples are left out while the reader is busy. An
-// [OutputStore] has the unnamed output files of all runs, within one size; an [OutputSpace] is one owner's part of it. Without space less
-// is kept: the result is truncated and has a note. Result.Encode gives the JSON in pieces, so that output is encoded while it is written.
+// One goroutine pumps both streams, in the order in which the task reads them. When the live reader blocks, the pump stops, the pipe
+// fills, and the program waits. Samples are left out while the reader is busy. An [OutputStore] has the unnamed output files of all runs,
+// within one size; an [OutputSpace] is one owner's part of it. Without space less is kept: the result is truncated and has a note.
+// Result.Encode gives the JSON in pieces, so that output is encoded while it is written.
 // After the program's end its output is drained: without a time limit if it ended by itself, for one second if the run was stopped or
 // another process of the phase has the pipe open.
 //

@@ -221,6 +221,7 @@ func (r *run) check(ctx context.Context, task Task) error {
 		err = &Error{Op: "measure the started program", Stage: "isolation", Err: errors.New(err.Error())}
 	}
 	_ = task.Kill()
+	task.CloseOutput()
 	_, waitErr := task.Wait()
 	_, finishErr := task.Finish(context.WithoutCancel(ctx))
 	return errors.Join(err, waitErr, finishErr)
@@ -334,12 +335,7 @@ func (r *run) connect(task Task) <-chan struct{} {
 		}()
 	}
 	var pumps sync.WaitGroup
-	for i, out := range []io.Reader{task.Stdout(), task.Stderr()} {
-		if out == nil {
-			continue
-		}
-		pumps.Go(func() { r.pump(i, out) })
-	}
+	pumps.Go(func() { r.pump(task) })
 	if w, ok := task.(Witness); ok && r.io.OnEvent != nil {
 		pumps.Go(func() {
 			for v := range w.Refusals() {
@@ -358,11 +354,12 @@ func (r *run) connect(task Task) <-chan struct{} {
 // pumps share buffers: a run of a few milliseconds should not pay for a fresh 32 KiB each.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-func (r *run) pump(stream int, from io.Reader) {
+// pump records the output. It is one goroutine for both streams: two would lose the order in which the task reads them.
+func (r *run) pump(task Task) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	for {
-		n, err := from.Read(*buf)
+		stream, n, err := task.ReadOutput(*buf)
 		if n > 0 {
 			r.rec.Write(stream, (*buf)[:n])
 		}
@@ -380,11 +377,7 @@ const leftover = 1<<20 + 64<<10
 // pipe may delay the end of a program that was cut short.
 func (r *run) waitForOutput(ctx context.Context, task Task, drained <-chan struct{}, cutShort bool) (whole bool) {
 	defer func() {
-		for _, out := range []io.Closer{task.Stdout(), task.Stderr()} {
-			if out != nil {
-				_ = out.Close() // ends a reader that still waits; no more output is expected
-			}
-		}
+		task.CloseOutput() // ends a reader that still waits; no more output is expected
 		if r.io.OnEvent == nil {
 			<-drained
 		}

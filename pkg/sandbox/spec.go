@@ -84,6 +84,8 @@ type Process struct {
 	Followed bool `json:"followed,omitempty"`
 	// KillOnOutput ends the run when a stream exceeds its limit instead of dropping the middle.
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
+	// MergeOutput gives the process one pipe for stdout and stderr: all output is stdout, exactly in the order of the writes.
+	MergeOutput bool `json:"merge_output,omitempty"`
 	// Warm describes how such a process can be prepared in advance; nil: it can not.
 	Warm *Warm `json:"-"`
 }

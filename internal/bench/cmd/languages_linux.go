@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -56,7 +57,45 @@ func (s *environment) languages(ctx context.Context) ([]bench.Row, error) {
 		}
 		rows = append(rows, more...)
 	}
-	return rows, nil
+	row, err := s.printing(ctx)
+	return append(rows, row), err
+}
+
+// printing compares many lines of a program with those of the same interpreter with line buffering and without a sandbox. This process
+// reads both.
+func (s *environment) printing(ctx context.Context) (row bench.Row, err error) {
+	dir, err := os.MkdirTemp("", "sandbox-run-bench-")
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, removal.Tree(context.WithoutCancel(ctx), dir)) }()
+	const lines = "for i in range(200000):\n    print(i, %d)\n"
+	b := bare{environment: s, hello: hello{file: "main.py", text: lines}, dir: dir}
+	if err := b.prepare(ctx); err != nil {
+		return row, err
+	}
+	read := func(name string, args ...string) (bench.Sample, error) {
+		return timed(func() error {
+			cmd := exec.CommandContext(ctx, name, args...)
+			cmd.Stdout = struct{ io.Writer }{io.Discard} // a pipe
+			return cmd.Run()
+		}, nil)
+	}
+	python := b.steps[b.first].path
+	ours, ref, err := bench.Pairs(ctx, min(1, s.warmup), s.probes, func(_ context.Context, number int) (bench.Sample, error) {
+		if err := b.write("ours", number); err != nil {
+			return bench.Sample{}, err
+		}
+		return read(b.cli, "--cpus", "2", "--quiet", b.source("ours"))
+	}, func(_ context.Context, number int) (bench.Sample, error) {
+		return read(python, "-c", "import sys\nsys.stdout.reconfigure(line_buffering=True)\n"+fmt.Sprintf(lines, number))
+	})
+	if err != nil {
+		return row, err
+	}
+	row = bench.Compare("python, 200,000 lines into a pipe, the whole command", "bare", ours, ref, 1.3)
+	row.Note = "bare: " + python + " with line buffering"
+	return row, nil
 }
 
 func (s *environment) hello(ctx context.Context, h hello) (rows []bench.Row, err error) {

@@ -49,7 +49,7 @@ func TestSmoke(t *testing.T) {
 	}
 	only, want := "^(library|command|idle|audit|inits|crowd)$", 8
 	if testenv.All() {
-		only, want = "", 48
+		only, want = "", 49
 	}
 	report := filepath.Join(t.TempDir(), "report.json")
 	var out, progress strings.Builder
@@ -76,7 +76,7 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 	if barred != want {
-		t.Errorf("%d rows have a bar, want %d (of all 48: 9 of the sandbox alone, 5 of its neighbours, 10 of languages, 2 of images, one of "+
+		t.Errorf("%d rows have a bar, want %d (of all 49: 9 of the sandbox alone, 5 of its neighbours, 11 of languages, 2 of images, one of "+
 			"unpacking, 2 of Docker, one of an OCI runtime, "+
 			"one of the log, 9 of requests to a server, 6 of one under pressure, 2 of idle ones)", barred, want)
 	}

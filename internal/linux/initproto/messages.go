@@ -127,6 +127,7 @@ type Exec struct {
 	Landlock    Ruleset
 	Loopback    bool
 	Stdio       [3]int // descriptors; all -1 with a terminal
+	Merged      bool   // stdout and stderr are one pipe: for the process that makes Stdio
 	Terminal    bool
 	Rows, Cols  uint16
 	Cgroups     []int // descriptors of the files to join cgroups through
@@ -330,6 +331,7 @@ func (m *Exec) fields(c *codec) Kind {
 	for i := range m.Stdio {
 		c.fd(&m.Stdio[i])
 	}
+	c.bool(&m.Merged)
 	c.bool(&m.Terminal)
 	c.uint16(&m.Rows)
 	c.uint16(&m.Cols)

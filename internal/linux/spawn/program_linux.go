@@ -23,7 +23,8 @@ type Program struct {
 	running
 	init  *Init
 	id    uint64
-	pipes [3]*os.File // stdin, stdout, stderr; nil with a terminal
+	stdin *os.File // nil with a terminal
+	out   *outputs // nil with a terminal
 
 	once         sync.Once
 	code, signal int
@@ -45,10 +46,10 @@ type Examiner interface {
 	Examine(*seccomp.Probe) error
 }
 
-// Run executes a program. m has everything but the descriptors, which Run makes: pipes unless a terminal is requested,
-// and the given cgroups to join or, where the kernel can, the one to start in (nil is none). With an examiner, the
-// examiner inspects the process before the exec, if the kernel has a listener for its filter: see Examined. The caller
-// closes the Program.
+// Run executes a program. m has everything but the descriptors, which Run makes: pipes unless a terminal is requested
+// (one for stdout and stderr if m.Merged is set), and the given cgroups to join or, where the kernel can, the one to
+// start in (nil is none). With an examiner, the examiner inspects the process before the exec, if the kernel has a
+// listener for its filter: see Examined. The caller closes the Program.
 func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, intoCgroup *os.File, examiner Examiner) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
@@ -61,7 +62,9 @@ func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, i
 			return nil, err
 		}
 		fds = append(fds, theirs...)
-		m.Stdio = [3]int{0, 1, 2}
+		if m.Stdio = [3]int{0, 1, 2}; m.Merged {
+			m.Stdio[2] = m.Stdio[1] // the pipe of stderr ends as soon as theirs is closed
+		}
 	}
 	for _, f := range cgroups {
 		m.Cgroups = append(m.Cgroups, len(fds))
@@ -96,29 +99,32 @@ func (i *Init) RunOnTerminal(ctx context.Context, m *initproto.Exec, master *os.
 // openPipes makes the three pipes and returns the program's ends. Only the supervisor's ends are non-blocking: a program
 // with a non-blocking stdout would lose output.
 func (p *Program) openPipes() (theirs []int, err error) {
-	for n, name := range [...]string{"stdin", "stdout", "stderr"} {
+	var ours [3]int
+	for n := range ours {
 		var fd [2]int
-		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+		if err = unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+			closeFDs(ours[:n])
 			return theirs, err
 		}
-		ours, other := fd[0], fd[1]
+		ours[n] = fd[0]
+		other := fd[1]
 		if n == 0 {
-			ours, other = fd[1], fd[0]
+			ours[n], other = fd[1], fd[0]
 		}
 		theirs = append(theirs, other)
-		// The program has another user id, and opens /dev/stdin and /dev/stdout by their names: no other process can
-		// reach them.
-		if err := unix.Fchmod(other, 0o666); err != nil {
-			_ = unix.Close(ours)
-			return theirs, err
-		}
-		if err := unix.SetNonblock(ours, true); err != nil {
-			_ = unix.Close(ours)
-			return theirs, err
-		}
-		p.pipes[n] = os.NewFile(uintptr(ours), name)
 	}
-	return theirs, nil
+	if p.out, err = newOutputs(ours[1], ours[2]); err == nil {
+		err = unix.SetNonblock(ours[0], true)
+	}
+	p.stdin = os.NewFile(uintptr(ours[0]), "stdin")
+	for _, fd := range theirs {
+		if err == nil {
+			// The program has another user id, and opens /dev/stdin and /dev/stdout by their names: no other process can
+			// reach them.
+			err = unix.Fchmod(fd, 0o666)
+		}
+	}
+	return theirs, err
 }
 
 func closeFDs(fds []int) {
@@ -129,11 +135,8 @@ func closeFDs(fds []int) {
 
 // Close closes the pipes, the terminal and the listener. It may be called twice.
 func (p *Program) Close() {
-	for _, f := range [...]*os.File{p.pipes[0], p.pipes[1], p.pipes[2], p.master, p.listener} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
+	closeFiles([]*os.File{p.stdin, p.listener}) // nil is allowed
+	p.CloseOutput()
 }
 
 // TakeListener returns the descriptor by which the kernel reports refused system calls, non-blocking; the caller owns
@@ -149,9 +152,7 @@ func (p *Program) Examined() bool { return p.examined }
 
 // CloseInput ends the program's input, and a write to it that is in progress.
 func (p *Program) CloseInput() {
-	if p.pipes[0] != nil {
-		_ = p.pipes[0].Close()
-	}
+	closeFiles([]*os.File{p.stdin}) // nil with a terminal
 }
 
 // Stdin is the standard input of the program; with a terminal, its typed input.
@@ -159,7 +160,7 @@ func (p *Program) Stdin() io.WriteCloser {
 	if p.master != nil {
 		return typist{p.master}
 	}
-	return p.pipes[0]
+	return p.stdin
 }
 
 // typist writes to a terminal; its end of input is a keystroke, because closing would hang up.
@@ -172,20 +173,23 @@ func (t typist) Close() error {
 	return err
 }
 
-// Stdout is the output of the program; with a terminal, the terminal.
-func (p *Program) Stdout() io.ReadCloser {
+// ReadOutput reads from stdout (stream 0) or stderr (1): from the one that has the oldest unread data. On a terminal, and
+// merged, all output is stdout. It returns an error when both have ended. Only one goroutine may read.
+func (p *Program) ReadOutput(b []byte) (stream, n int, err error) {
 	if p.master != nil {
-		return p.master
+		n, err = p.master.Read(b) // at its end EIO
+		return 0, n, err
 	}
-	return p.pipes[1]
+	return p.out.read(b)
 }
 
-// Stderr is nil with a terminal.
-func (p *Program) Stderr() io.ReadCloser {
-	if p.master != nil {
-		return nil
+// CloseOutput ends ReadOutput; a program that goes on writing gets SIGPIPE or, on a terminal, SIGHUP. It may be called
+// twice.
+func (p *Program) CloseOutput() {
+	closeFiles([]*os.File{p.master}) // nil is allowed
+	if p.out != nil {
+		p.out.close()
 	}
-	return p.pipes[2]
 }
 
 // Signal reaches the program, or all programs of its init.

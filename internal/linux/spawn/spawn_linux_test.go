@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,9 +88,20 @@ func run(t *testing.T, i *Init, m *initproto.Exec) (out string, code, signal int
 	}
 	defer p.Close()
 	p.CloseInput()
-	b, _ := io.ReadAll(p.Stdout())
+	out = readAll(p)[0]
 	code, signal = p.Wait()
-	return string(b), code, signal
+	return out, code, signal
+}
+
+// readAll reads both streams of a program to their end.
+func readAll(p *Program) (streams [2]string) {
+	for b := make([]byte, 4096); ; {
+		stream, n, err := p.ReadOutput(b)
+		streams[stream] += string(b[:n])
+		if err != nil {
+			return streams
+		}
+	}
 }
 
 // Run by hand the init refuses, whatever descriptor 3 is, and changes nothing.
@@ -521,7 +531,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		_, _ = p.Stdout().Read(make([]byte, 10))
+		_, _, _ = p.ReadOutput(make([]byte, 10))
 		i.HangUp()
 		i.HangUp()
 		if _, signal := p.Wait(); signal != 9 {
@@ -568,7 +578,7 @@ func TestLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.ReadAll(p.Stdout())
+		readAll(p)
 		p.Wait()
 		p.Close()
 		p.Close()

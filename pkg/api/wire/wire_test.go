@@ -27,7 +27,7 @@ const full = `{"language":"python","code":"x","name":"n.py","entry":"e","args":[
 "env":{"A":"b"},"timeout":"1.5s","grace":2,"cpus":0.5,"cpu_time":"3s","memory":"1.5GiB","disk":1048576,"inodes":100,"pids":7,
 "open_files":64,"output_limit":"1k","kill_on_output":true,"compile_timeout":4,"compile_memory":"1g",
 "in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"},{"path":"l","link":"i"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
-"scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"labels":{"l":"m"},
+"scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"merge_output":true,"labels":{"l":"m"},
 "no_cache":true,"commands":["ls"],"forbid_imports":["os"],
 "release":true,"edition":"2021","test":true,"enable_assertions":true,"module":"m",
 "setup":["s.sql"],"tty":{"rows":24,"cols":80},"volumes":["/a:/b:rw"],"image":"im"}`
@@ -59,7 +59,7 @@ func TestRequest(t *testing.T) {
 			Network: sandbox.NetworkLocalhost, Volumes: []sandbox.Volume{{Source: "/a", Target: "/b", Writable: true}}, Workdir: "/tmp",
 			Scratch:      sandbox.ScratchMemory,
 			WritableRoot: true, Hostname: "h", User: sandbox.User{UID: 2000}, Require: sandbox.TierGVisor, Strict: true, KillOnOutput: true,
-			Labels: map[string]string{"l": "m"},
+			MergeOutput: true, Labels: map[string]string{"l": "m"},
 		},
 		Options: executor.LanguageOptions{Commands: []string{"ls"}, ForbidImports: []string{"os"}, Release: true, Edition: "2021", Test: true,
 			EnableAssertions: true, Module: "m", Setup: []string{"s.sql"}},

@@ -8,7 +8,7 @@ import "encoding/json"
 //	                  {"type":"stdin_close"}                             its end
 //	                  {"type":"signal","signal":"SIGINT"}                for the program
 //	                  {"type":"resize","rows":24,"cols":80}              of its terminal
-//	                  {"type":"cancel"}                                  end the run: SIGTERM, or SIGINT with "signal":"SIGINT"; SIGKILL later
+//	                  {"type":"cancel"}                                  end the run: SIGTERM, or SIGINT with "signal":"SIGINT"
 //	server → client   {"seq":…,"kind":…,…}                               each event, as --format ndjson prints it; the last has kind "result"
 //	                  {"kind":"error","problem":{…}}                     in place of the result: the reason, or why a message was refused
 //	                  {"kind":"ack","bytes":N}                           so many bytes of stdin were taken in all

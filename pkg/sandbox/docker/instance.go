@@ -161,6 +161,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 	if most := uint64(i.spec.VolumeCap()); most > 0 {
 		m.Rlimits = append(m.Rlimits, initproto.Rlimit{Resource: rlimitFileSize, Soft: most, Max: most})
 	}
+	m.Merged = p.MergeOutput
 	if p.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, p.TTY.Rows, p.TTY.Cols
 	}

@@ -24,8 +24,8 @@ type task struct {
 	id     uint32
 	phase  string
 	stdin  *containerproto.Outlet
-	stdout *containerproto.Inlet
-	stderr *containerproto.Inlet // nil with a terminal
+	stdout *containerproto.Inlet // pieces of both streams
+	output containerproto.OutputReader
 	tty    bool
 
 	started  chan *initproto.Failed // nil: the program runs
@@ -64,9 +64,7 @@ func newTask(i *instance, p *sandbox.Process) *task {
 	t.id = i.connection.register(t.handleMessage)
 	t.stdin = i.connection.conn.Outlet(containerproto.Stream(t.id, 0))
 	t.stdout = i.connection.conn.Inlet(containerproto.Stream(t.id, 1))
-	if !t.tty {
-		t.stderr = i.connection.conn.Inlet(containerproto.Stream(t.id, 2))
-	}
+	t.output.From = t.stdout
 	return t
 }
 
@@ -146,10 +144,7 @@ func (t *task) setStarted(f *initproto.Failed) {
 func (t *task) discardStart() {
 	t.i.connection.unregister(t.id)
 	_ = t.stdin.Close()
-	_ = t.stdout.Close()
-	if t.stderr != nil {
-		_ = t.stderr.Close()
-	}
+	t.CloseOutput()
 }
 
 // cancelStart makes sure that a program whose start was cancelled does not run on.
@@ -178,16 +173,11 @@ func (t *task) cancelStart() {
 // Stdin is the input of the process; with a terminal, the keyboard.
 func (t *task) Stdin() io.WriteCloser { return t.stdin }
 
-// Stdout is the output of the process; with a terminal, the screen.
-func (t *task) Stdout() io.ReadCloser { return t.stdout }
+// ReadOutput reads the output of the process in the order in which the helper has read it.
+func (t *task) ReadOutput(p []byte) (stream, n int, err error) { return t.output.ReadOutput(p) }
 
-// Stderr is nil with a terminal.
-func (t *task) Stderr() io.ReadCloser {
-	if t.stderr == nil {
-		return nil // not a nil pointer in an interface
-	}
-	return t.stderr
-}
+// CloseOutput ends ReadOutput.
+func (t *task) CloseOutput() { _ = t.stdout.Close() } // nil always
 
 // Signal signals the process, or all processes of its phase. The manager sends signals that all systems number alike.
 func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {

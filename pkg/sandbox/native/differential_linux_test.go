@@ -123,7 +123,7 @@ func observe(t *testing.T, m *sandbox.Manager, p program, warm *sandbox.Warm) se
 		limits.Wall = 3 * time.Second
 	}
 	id, err := m.Create(ctx, sandbox.Spec{
-		Limits: limits, Env: map[string]string{"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
+		Limits: limits, Env: map[string]string{"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": driver.Dir},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,11 @@ func observe(t *testing.T, m *sandbox.Manager, p program, warm *sandbox.Warm) se
 			t.Error(err)
 		}
 	}()
-	if err := m.Put(ctx, id, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(p.source)}}); err != nil {
+	files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(p.source)}}
+	if warm == nil {
+		files = append(files, driver.LineBuffering())
+	}
+	if err := m.Put(ctx, id, files); err != nil {
 		t.Fatal(err)
 	}
 	res, err := m.Run(ctx, id, sandbox.Process{

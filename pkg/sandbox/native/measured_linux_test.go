@@ -268,7 +268,7 @@ func TestMeasuredNameTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.Stdout().Read(make([]byte, 1)); err != nil {
+	if _, _, err := first.ReadOutput(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	second := *p

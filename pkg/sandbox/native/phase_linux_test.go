@@ -25,8 +25,7 @@ func TestDestroyWaitsForPhases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer task.Stdout().Close()
-	defer task.Stderr().Close()
+	defer task.CloseOutput()
 	if _, err := task.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -251,7 +251,7 @@ func TestForkWithoutZygote(t *testing.T) {
 			}
 			var line []byte
 			for b := make([]byte, 1); !bytes.HasSuffix(line, []byte("\n")); line = append(line, b[0]) {
-				if _, err := io.ReadFull(running.Stdout(), b); err != nil {
+				if _, _, err := running.ReadOutput(b); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -324,7 +324,7 @@ func TestForkUnsuited(t *testing.T) {
 		"terminal":          func(_ *sandbox.Spec, p *sandbox.Process) { p.TTY = &sandbox.TTY{Rows: 24, Cols: 80} },
 		"python's variable": func(_ *sandbox.Spec, p *sandbox.Process) { p.Env["PYTHONHASHSEED"] = "0" },
 		"python's path":     func(_ *sandbox.Spec, p *sandbox.Process) { p.Env["PYTHONPATH"] = "/workspace" },
-		"buffered":          func(_ *sandbox.Spec, p *sandbox.Process) { delete(p.Env, "PYTHONUNBUFFERED") },
+		"unbuffered":        func(_ *sandbox.Spec, p *sandbox.Process) { p.Env["PYTHONUNBUFFERED"] = "1" },
 		"loader's variable": func(_ *sandbox.Spec, p *sandbox.Process) { p.Env["LD_PRELOAD"] = "/x.so" },
 		"locale":            func(_ *sandbox.Spec, p *sandbox.Process) { p.Env["LC_ALL"] = "C" },
 		"time zone":         func(_ *sandbox.Spec, p *sandbox.Process) { p.Env["TZ"] = "UTC" },

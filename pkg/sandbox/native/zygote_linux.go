@@ -186,8 +186,9 @@ func suits(spec *sandbox.Spec, p *sandbox.Process) error {
 	if p.TTY != nil {
 		return unsuited("an interpreter finds out about its terminal when it starts")
 	}
-	for name := range p.Env {
-		if strings.HasPrefix(name, "PYTHON") && name != "PYTHONDONTWRITEBYTECODE" && name != "PYTHONUNBUFFERED" {
+	for name, value := range p.Env {
+		driver := p.Warm != nil && p.Warm.Env[name] == value // the driver removes its own
+		if strings.HasPrefix(name, "PYTHON") && name != "PYTHONDONTWRITEBYTECODE" && !driver {
 			return unsuited("%s changes how an interpreter starts", name)
 		}
 	}
@@ -360,6 +361,9 @@ func (f *fork) begin(ctx context.Context, p *sandbox.Process, rlimits []initprot
 		Stdio: f.foreign.Stdio, Ruleset: -1, Rlimits: rlimits,
 		UID: i.Spec.User.UID, GID: i.Spec.User.GID, Filter: i.Filter, Probe: f.foreign.Probe, Held: i.Spec.Strict, Forbidden: i.Forbidden(),
 		Args: p.Args, Env: p.Environ(), Dir: p.Workdir,
+	}
+	if p.MergeOutput {
+		r.Stdio[2] = r.Stdio[1] // the pipe of stderr ends as soon as theirs is closed
 	}
 	if f.foreign.Ruleset != nil {
 		r.Ruleset = int(f.foreign.Ruleset.Fd())

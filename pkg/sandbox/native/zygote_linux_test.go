@@ -37,7 +37,7 @@ func warmProcess(args ...string) *sandbox.Process {
 		Env: map[string]string{
 			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": sandbox.HomeDir, "USER": sandbox.UserName,
 			"LOGNAME": sandbox.UserName, "LANG": "C.UTF-8",
-			"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1",
+			"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": driver.Dir,
 		},
 	}
 }
@@ -67,7 +67,11 @@ func runIn(t testing.TB, b *Backend, z sandbox.Zygote, spec *sandbox.Spec, p *sa
 			t.Error(err)
 		}
 	}()
-	if err := in.(sandbox.Filer).Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {
+	files := []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}
+	if z == nil {
+		files = append(files, driver.LineBuffering())
+	}
+	if err := in.(sandbox.Filer).Put(ctx, files); err != nil {
 		t.Fatal(err)
 	}
 	start := func() (sandbox.Task, error) { return in.Start(ctx, p) }
@@ -86,10 +90,17 @@ func follow(ctx context.Context, t testing.TB, task sandbox.Task, stdin string) 
 	t.Helper()
 	stop := context.AfterFunc(ctx, func() { _ = task.Kill() })
 	defer stop()
-	var out, errs bytes.Buffer
+	var streams [2]bytes.Buffer
 	var reading sync.WaitGroup
-	reading.Go(func() { _, _ = io.Copy(&out, task.Stdout()) })
-	reading.Go(func() { _, _ = io.Copy(&errs, task.Stderr()) })
+	reading.Go(func() {
+		for b := make([]byte, 4096); ; {
+			stream, n, err := task.ReadOutput(b)
+			streams[stream].Write(b[:n])
+			if err != nil {
+				return
+			}
+		}
+	})
 	_, _ = io.WriteString(task.Stdin(), stdin)
 	_ = task.Stdin().Close()
 	exit, err := task.Wait()
@@ -100,7 +111,8 @@ func follow(ctx context.Context, t testing.TB, task sandbox.Task, stdin string) 
 		t.Error(err)
 	}
 	reading.Wait()
-	return outcome{out.String(), errs.String(), exit}
+	task.CloseOutput()
+	return outcome{streams[0].String(), streams[1].String(), exit}
 }
 
 func newZygote(t testing.TB, b *Backend, spec *sandbox.Spec, p *sandbox.Process) sandbox.Zygote {
@@ -491,8 +503,8 @@ func runAhead(t *testing.T, b *Backend, spec *sandbox.Spec, p *sandbox.Process, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := make([]byte, len(p.Warm.Handshake))
-	if _, err := io.ReadFull(task.Stderr(), said); err != nil || string(said) != p.Warm.Handshake {
+	said := make([]byte, len(p.Warm.Handshake)) // the driver writes it at once
+	if stream, _, err := task.ReadOutput(said); err != nil || stream != 1 || string(said) != p.Warm.Handshake {
 		t.Fatalf("%q, %v", said, err)
 	}
 	if err := in.(sandbox.Filer).Put(ctx, []sandbox.File{{Path: "/workspace/main.py", Mode: 0o644, Data: []byte(program)}}); err != nil {

@@ -234,6 +234,74 @@ func TestHit(t *testing.T) {
 	}
 }
 
+// A file of the program in the place of the driver is for a cold start, and a warm one does not see it.
+func TestFileForColdStart(t *testing.T) {
+	for _, how := range []mood{well, deaf} {
+		l := newLab()
+		l.mood.Store(how)
+		p := New(l, Options{MessageTimeout: 100 * time.Millisecond})
+		m := sandbox.NewManager(p, sandbox.Options{})
+		spec := warmSpec(0)
+		if err := warmed(t, p, m, spec); err != nil {
+			t.Fatal(err)
+		}
+		id, err := m.Create(t.Context(), spec)
+		if err == nil {
+			err = m.Put(t.Context(), id, []sandbox.File{{Path: "/tmp/driver", Data: []byte("cold")}, {Path: "/tmp/other"}})
+		}
+		if err == nil {
+			_, err = m.Run(t.Context(), id, interpreter(), sandbox.IO{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cold := l.cold.Load(); cold != map[mood]int64{deaf: 1}[how] {
+			t.Errorf("%q: %d cold starts", how, cold)
+		}
+		var got []string
+		_, err = m.Take(t.Context(), id, sandbox.Selection{Patterns: []string{"/tmp/*"}, MaxFiles: 10, MaxBytes: 100},
+			func(f sandbox.File, _ sandbox.Size, _ io.Reader) error {
+				got = append(got, f.Path)
+				return nil
+			})
+		slices.Sort(got)
+		if want := map[mood]string{well: "[/tmp/other]", deaf: "[/tmp/driver /tmp/other]"}[how]; err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%q: %v, want %s, %v", how, got, want, err)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		closed(t, p, l)
+	}
+}
+
+// A waiting process has its pipes already: it serves only requests that want them as they are.
+func TestMergedShape(t *testing.T) {
+	l := newLab()
+	p := New(l, Options{})
+	defer closed(t, p, l)
+	m := sandbox.NewManager(p, sandbox.Options{})
+	defer m.Close()
+	if err := warmed(t, p, m, warmSpec(0)); err != nil {
+		t.Fatal(err)
+	}
+	process := interpreter()
+	process.MergeOutput = true
+	for _, want := range []string{"cold", "warm"} {
+		spec := warmSpec(0, process)
+		if want == "warm" {
+			if err := warmed(t, p, m, spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cold := l.cold.Load()
+		res := run(t, m, spec, process, "")
+		if (l.cold.Load() > cold) != (want == "cold") || !strings.HasSuffix(string(res.Stdout.Bytes()), "done\n") || res.Stderr.Total > 0 {
+			t.Errorf("%s: %d cold starts before, %d after, %q, %q", want, cold, l.cold.Load(), res.Stdout.Bytes(), res.Stderr.Bytes())
+		}
+	}
+}
+
 // A pooled sandbox contains nothing of an earlier request (W1).
 func TestShapeSpecHasNoRequestData(t *testing.T) {
 	p := New(newLab(), Options{})

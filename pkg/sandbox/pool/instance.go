@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,8 +19,9 @@ type instance struct {
 	// resume ends the delay of refills for this program.
 	resume func()
 
-	mu sync.Mutex
-	m  *pooled
+	mu   sync.Mutex
+	m    *pooled
+	cold []sandbox.File // for a cold start, in place of a driver: see sandbox.Warm
 }
 
 var (
@@ -40,7 +42,26 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 	if t, err := i.fork(ctx, p, waits); t != nil || err != nil {
 		return t, err
 	}
+	if err := i.putCold(ctx, p); err != nil {
+		return nil, err
+	}
 	return i.Instance.Start(ctx, p)
+}
+
+// putCold puts the files that only a cold start of p needs.
+func (i *instance) putCold(ctx context.Context, p *sandbox.Process) error {
+	i.mu.Lock()
+	files := slices.DeleteFunc(slices.Clone(i.cold), func(f sandbox.File) bool { return !isDriver(p, f) })
+	i.mu.Unlock()
+	if len(files) == 0 {
+		return nil
+	}
+	return i.Instance.(sandbox.Filer).Put(ctx, files) // Put has checked that
+}
+
+// isDriver reports whether a file has the path of a file of the process's driver.
+func isDriver(p *sandbox.Process, f sandbox.File) bool {
+	return p.Warm != nil && slices.ContainsFunc(p.Warm.Files, func(own sandbox.File) bool { return own.Path == f.Path })
 }
 
 // wake sends p to the process that waits for it. Without a task and an error, the caller starts p cold.
@@ -135,13 +156,24 @@ func (i *instance) Destroy(ctx context.Context) error {
 	return left.destroy(ctx)
 }
 
-// Put is that of the sandbox below.
+// Put is that of the sandbox below. It keeps files for cold starts until there is one.
 func (i *instance) Put(ctx context.Context, files []sandbox.File) error {
 	f, ok := i.Instance.(sandbox.Filer)
 	if !ok {
 		return i.unsupported("put files")
 	}
-	return f.Put(ctx, files)
+	waits := slices.Concat(i.m.t.ahead, i.m.t.fork)
+	now := make([]sandbox.File, 0, len(files))
+	i.mu.Lock()
+	for _, file := range files {
+		if slices.ContainsFunc(waits, func(p sandbox.Process) bool { return isDriver(&p, file) }) {
+			i.cold = append(i.cold, file)
+		} else {
+			now = append(now, file)
+		}
+	}
+	i.mu.Unlock()
+	return f.Put(ctx, now)
 }
 
 // Take is that of the sandbox below.

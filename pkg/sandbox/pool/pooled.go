@@ -33,8 +33,7 @@ type pooled struct {
 type waiting struct {
 	process sandbox.Process // as it was started
 	task    sandbox.Task
-	out     *earlyOutput
-	err     *earlyOutput
+	early   *earlyOutput // from the handshake on
 	started time.Time
 	dead    chan struct{} // closed when the process has ended
 
@@ -162,37 +161,47 @@ func start(ctx context.Context, in sandbox.Instance, p sandbox.Process) (*waitin
 		_, _ = task.Wait() // later callers of Wait get the same result
 		close(w.dead)
 	}()
-	w.out = readEarly(task.Stdout())
 	return w, nil
 }
 
 // handshake waits until the driver reports that it is ready, and reads not one byte more.
 func (w *waiting) handshake(ctx context.Context) error {
-	stderr := w.task.Stderr()
-	if stderr == nil {
-		return errors.New("handshake: the process has no standard error")
+	want := w.process.Warm.Handshake
+	got := make([]byte, 0, len(want))
+	from := 1 // standard error
+	if w.process.MergeOutput {
+		from = 0
 	}
-	want := []byte(w.process.Warm.Handshake)
-	got := make([]byte, len(want))
 	read := make(chan error, 1)
 	go func() {
-		n, err := io.ReadFull(stderr, got)
-		got = got[:n]
-		read <- err
+		for {
+			stream, n, err := w.task.ReadOutput(got[len(got):cap(got)])
+			got = got[:len(got)+n]
+			if err == nil && stream != from {
+				err = errEarly
+			}
+			if err != nil || len(got) == cap(got) {
+				read <- err
+				return
+			}
+		}
 	}()
 	select {
 	case err := <-read:
-		if err != nil || !bytes.Equal(got, want) {
-			return fmt.Errorf("handshake: the driver wrote %q", got)
+		if err != nil || string(got) != want {
+			return fmt.Errorf("handshake: the driver wrote %q (%w)", got, cmp.Or(err, errEarly))
 		}
 	case <-ctx.Done():
 		_ = w.task.Kill() // ends the read; the caller destroys the rest
 		<-read
 		return fmt.Errorf("handshake: not ready in time: %w", ctx.Err())
 	}
-	w.err = readEarly(stderr)
+	w.early = readEarly(w.task)
 	return nil
 }
+
+// errEarly says that a driver wrote something else than its handshake.
+var errEarly = errors.New("output before the message")
 
 // recordUsage records what the process has used until now.
 func (w *waiting) recordUsage() (err error) {
@@ -218,7 +227,7 @@ func (w *waiting) unhealthy() string {
 		return w.process.Warm.Name + ": the process has ended"
 	default:
 	}
-	if w.out.arrived() || w.err != nil && w.err.arrived() {
+	if w.early.arrived() {
 		return w.process.Warm.Name + ": the process has written output before its message"
 	}
 	return ""
@@ -352,12 +361,7 @@ func (w *waiting) end(ctx context.Context) error {
 		_ = w.task.Kill()
 		<-w.dead
 		_, w.ended = w.task.Finish(ctx)
-		_ = w.out.Close()
-		if w.err != nil {
-			_ = w.err.Close()
-		} else if r := w.task.Stderr(); r != nil {
-			_ = r.Close()
-		}
+		w.task.CloseOutput()
 	})
 	return w.ended
 }
@@ -376,23 +380,24 @@ func (m *pooled) destroy(ctx context.Context) error {
 	return errors.Join(append(errs, m.inner.Destroy(ctx))...)
 }
 
-// earlyOutput reads an output on which nothing may arrive before the message. It keeps the first data until a caller reads.
+// earlyOutput reads the output of a task, on which nothing may arrive before the message. It keeps the first data until a caller reads.
 type earlyOutput struct {
-	io.ReadCloser
-	begun chan struct{} // closed when data or the end has arrived
-	first []byte        // valid from then on
-	err   error
+	sandbox.Task
+	begun  chan struct{} // closed when data or the end has arrived
+	stream int           // of first; valid from then on
+	first  []byte
+	err    error
 }
 
 // earlyOutputSize is how much is read at first; the caller reads the rest.
 const earlyOutputSize = 4096
 
-func readEarly(r io.ReadCloser) *earlyOutput {
-	s := &earlyOutput{ReadCloser: r, begun: make(chan struct{})}
+func readEarly(t sandbox.Task) *earlyOutput {
+	s := &earlyOutput{Task: t, begun: make(chan struct{})}
 	go func() {
 		buf := make([]byte, earlyOutputSize)
-		n, err := r.Read(buf)
-		s.first, s.err = buf[:n], err
+		stream, n, err := t.ReadOutput(buf)
+		s.stream, s.first, s.err = stream, buf[:n], err
 		close(s.begun)
 	}()
 	return s
@@ -408,16 +413,16 @@ func (s *earlyOutput) arrived() bool {
 	}
 }
 
-// Read returns the first data, and then the rest. Only one goroutine may read.
-func (s *earlyOutput) Read(p []byte) (int, error) {
+// ReadOutput returns the first data, and then the rest. Only one goroutine may read.
+func (s *earlyOutput) ReadOutput(p []byte) (stream, n int, err error) {
 	<-s.begun
 	if len(s.first) > 0 {
 		n := copy(p, s.first)
 		s.first = s.first[n:]
-		return n, nil
+		return s.stream, n, nil
 	}
 	if s.err != nil {
-		return 0, s.err
+		return 0, 0, s.err
 	}
-	return s.ReadCloser.Read(p)
+	return s.Task.ReadOutput(p)
 }

@@ -45,6 +45,7 @@ func (p *Pool) shapeSpecOf(spec *sandbox.Spec) (*shapeSpec, bool) {
 		clearManagerLimits(&process.Limits)
 		names = append(names, process.Warm.Name)
 		if process.Warm.Fork && p.forker != nil && p.forker.Forks(&t.spec, &process) == nil {
+			process.MergeOutput = false // see forkedLike
 			t.fork = append(t.fork, process)
 		} else {
 			t.ahead = append(t.ahead, process)
@@ -133,7 +134,7 @@ func canBecome(waits, p *sandbox.Process) bool {
 	}
 	limits := p.Limits
 	clearManagerLimits(&limits)
-	if limits != waits.Limits || p.Network != waits.Network || p.Workdir != waits.Workdir {
+	if p.MergeOutput != waits.MergeOutput || limits != waits.Limits || p.Network != waits.Network || p.Workdir != waits.Workdir {
 		return false
 	}
 	if args := waitingArgs(p); len(args) < len(waits.Args) || !slices.Equal(args[:len(waits.Args)], waits.Args) {

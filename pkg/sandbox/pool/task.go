@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"io"
 	"iter"
 	"time"
 
@@ -27,11 +26,8 @@ var (
 	_ sandbox.Measured = (*task)(nil)
 )
 
-// Stdout is what the program prints.
-func (t *task) Stdout() io.ReadCloser { return t.w.out }
-
-// Stderr is what the program prints.
-func (t *task) Stderr() io.ReadCloser { return t.w.err }
+// ReadOutput reads what the program prints.
+func (t *task) ReadOutput(p []byte) (stream, n int, err error) { return t.w.early.ReadOutput(p) }
 
 // Took is the time since the message was read.
 func (t *task) Took() (time.Duration, bool) {

@@ -93,8 +93,11 @@ func (p *Pool) closeZygoteLocked(z *zygote) {
 	})
 }
 
-// forkedLike is the process of a shape that p can be forked as, or nil.
+// forkedLike is the process of a shape that p can be forked as, or nil. A fork gets its pipes with its request, merged or not.
 func (t *shapeSpec) forkedLike(p *sandbox.Process) *sandbox.Process {
+	apart := *p
+	apart.MergeOutput = false
+	p = &apart
 	for n := range t.fork {
 		if f := &t.fork[n]; f.Phase == p.Phase && canBecome(f, p) {
 			return f

@@ -1,7 +1,7 @@
 // Package python is the language Python: scripts, packages and directories, forked from a zygote where the backend can.
 //
 // Place in the flow. One value of language.Language in the executor's table; imports package language and toolchain. Package driver has
-// the code that waits in the interpreter.
+// the code that waits in the interpreter, and the hook that makes a cold start write line by line.
 //
 // Lifecycle, concurrency. As package language says: static data, and pure plans.
 //

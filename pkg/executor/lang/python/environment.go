@@ -167,11 +167,3 @@ func overlapsVolume(j *language.Job, dir string) bool {
 		return language.IsBelow(v.Target, dir) || language.IsBelow(dir, v.Target)
 	})
 }
-
-// addPath adds a directory to those in which Python searches for modules.
-func addPath(j *language.Job, dir string) {
-	if own := j.Plan.Spec.Env["PYTHONPATH"]; own != "" {
-		j.Plan.Spec.Env["PYTHONPATH"] = dir + ":" + own
-	}
-	j.Setenv("PYTHONPATH", dir)
-}

@@ -27,33 +27,32 @@ const mainFile = "__main__.py"
 func plan(j *language.Job) error {
 	j.SetToolEnv()                           // those of a virtual environment
 	j.Setenv("PYTHONDONTWRITEBYTECODE", "1") // the scratch is deleted before a second import
-	j.Setenv("PYTHONUNBUFFERED", "1")        // output is streamed while the program prints it
 	if err := addLint(j); err != nil {
 		return err
 	}
 	program, bin := setUp(j)
-	source := sourceDir(j)
-	if source != j.Dir {
-		addPath(j, source)
-	}
-	var run *language.Phase
 	module, from := moduleOf(j)
-	switch script := scriptOf(j); {
+	script, source := scriptOf(j), sourceDir(j)
+	isNamed := j.Request.Options.Module != "" || j.Request.Options.Test
+	var dirs []string
+	if !isNamed && script == nil && module != "" && from != j.Workdir() { // the directory in which -m searches
+		dirs = append(dirs, from)
+	}
+	if source != j.Dir || (!isNamed && script != nil) {
+		dirs = append(dirs, source)
+	}
+	setPath(j, dirs...)
+	var run *language.Phase
+	switch {
 	case j.Request.Options.Module != "":
 		return addModule(j, program)
 	case j.Request.Options.Test:
 		return addTests(j, program)
 	case script != nil:
-		if source == j.Dir {
-			addPath(j, source)
-		}
 		file := path.Join(bin, script.name)
 		j.RunFiles = append(j.RunFiles, sandbox.File{Path: file, Mode: 0o755, Data: script.text(program)})
 		run = j.AddRun(program, file)
 	case module != "":
-		if from != j.Workdir() { // the directory in which -m searches
-			addPath(j, from)
-		}
 		run = j.AddRun(program, "-m", module)
 	default:
 		run = j.AddRun(program, j.Inside(j.Entry))
@@ -82,6 +81,22 @@ func addModule(j *language.Job, program string) error {
 	}
 	j.AddRun(program, "-m", module).Process.Workdir = j.Dir
 	return nil
+}
+
+// setPath sets PYTHONPATH: the directory of the hook for line buffering, those of the arguments, and those of the request. Python writes
+// without a buffer if the hook has no place, or Python is too old for it.
+func setPath(j *language.Job, dirs ...string) {
+	hidden := func(v sandbox.Volume) bool { return strings.HasPrefix(driver.Dir+"/", v.Target+"/") }
+	if old, err := toolchain.OlderThan(j.Tool.Version, 3, 7); err != nil || old || slices.ContainsFunc(j.Plan.Spec.Volumes, hidden) {
+		j.Setenv("PYTHONUNBUFFERED", "1")
+	} else {
+		j.Plan.Files = append(j.Plan.Files, driver.LineBuffering())
+		dirs = slices.Insert(dirs, 0, driver.Dir)
+	}
+	dirs = slices.DeleteFunc(append(dirs, j.Plan.Spec.Env["PYTHONPATH"]), func(dir string) bool { return dir == "" })
+	if len(dirs) > 0 {
+		j.Plan.Spec.Env["PYTHONPATH"] = strings.Join(dirs, ":")
+	}
 }
 
 // moduleOf returns the module that starts a package, and the directory in which it is found. A package that starts as a file can
@@ -249,6 +264,9 @@ func warmStart(j *language.Job) *sandbox.Warm {
 		if strings.HasPrefix(name, "PYTHON") || language.ReadAtStart(name) || slices.Contains(startVariables, name) {
 			return nil
 		}
+	}
+	if own := j.Plan.Spec.Env["PYTHONPATH"]; own != "" && own != driver.Dir { // an image's
+		return nil
 	}
 	imports, watches := map[string]bool{}, false
 	for _, file := range j.Files {

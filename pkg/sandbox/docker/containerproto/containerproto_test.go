@@ -204,3 +204,37 @@ func FuzzServe(f *testing.F) {
 		})
 	})
 }
+
+// Pieces of output arrive in their order, whatever the size of the reader's buffer.
+func TestOutput(t *testing.T) {
+	piece := func(stream int, text string) []byte {
+		b := make([]byte, OutputHeader, OutputHeader+len(text))
+		PutOutputHeader(b, stream, len(text))
+		return append(b, text...)
+	}
+	sent := slices.Concat(piece(0, "one"), piece(1, "two"), piece(1, ""), piece(0, "three"))
+	for size, want := range map[int]string{2: "0on0e1tw1o0th0re0e", 100: "0one1two0three"} {
+		r := OutputReader{From: bytes.NewReader(sent)}
+		var got []byte
+		for {
+			b := make([]byte, size)
+			stream, n, err := r.ReadOutput(b)
+			if n > 0 {
+				got = append(append(got, "01"[stream]), b[:n]...)
+			}
+			if err != nil {
+				if err != io.EOF {
+					t.Error(err)
+				}
+				break
+			}
+		}
+		if string(got) != want {
+			t.Errorf("%d bytes at a time: %s, want %s", size, got, want)
+		}
+	}
+	r := OutputReader{From: bytes.NewReader(sent[:OutputHeader-1])}
+	if _, _, err := r.ReadOutput(make([]byte, 1)); err != io.ErrUnexpectedEOF {
+		t.Error(err)
+	}
+}

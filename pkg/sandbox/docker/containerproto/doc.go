@@ -5,7 +5,8 @@
 // its own: a slow reader delays its own stream and no other.
 //
 //	frame  = kind (1 byte) number (4, little-endian) length (4) body (length)
-//	number = of a request, chosen by its sender; of a stream: request × 4 + 0 (input), 1 (output), 2 (error output)
+//	number = of a request, chosen by its sender; of a stream: request × 4 + 0 (input), 1 (output)
+//	output = pieces of stdout and stderr in their order: length × 2 + 0 (stdout), 1 (stderr) (4), bytes (length)
 //
 //	backend                                    helper (first process of the container)
 //	───────                                    ──────
@@ -13,7 +14,7 @@
 //	                                     ◄──   ready{what it measures}
 //	exec{phase, policy, initproto.Exec}  ──►
 //	                                     ◄──   started | failed{stage, errno}
-//	data ⇄ data, credit ⇄ credit, close, stop      of streams 0, 1, 2
+//	data ⇄ data, credit ⇄ credit, close, stop      of streams 0, 1
 //	signal, resize, kill                 ──►
 //	                                     ◄──   refusal{call}            when a kind of call is first refused
 //	                                     ◄──   exited{status, took}

@@ -3,6 +3,7 @@ package containerproto
 import (
 	"encoding/binary"
 	"encoding/json"
+	"io"
 	"io/fs"
 	"syscall"
 	"time"
@@ -14,6 +15,34 @@ import (
 
 // Stream is the number of a stream of a request.
 func Stream(request uint32, n int) uint32 { return request<<2 | uint32(n) }
+
+// OutputHeader is the size of the header of a piece of output.
+const OutputHeader = 4
+
+// PutOutputHeader writes the header of a piece of n bytes of stdout (stream 0) or stderr (1).
+func PutOutputHeader(b []byte, stream, n int) { binary.LittleEndian.PutUint32(b, uint32(n<<1|stream)) }
+
+// OutputReader reads pieces of output.
+type OutputReader struct {
+	From   io.Reader
+	stream int
+	left   int // of the current piece
+}
+
+// ReadOutput reads from the current piece, or waits for the next one.
+func (r *OutputReader) ReadOutput(p []byte) (stream, n int, err error) {
+	for r.left == 0 {
+		var header [OutputHeader]byte
+		if _, err := io.ReadFull(r.From, header[:]); err != nil {
+			return 0, 0, err
+		}
+		size := binary.LittleEndian.Uint32(header[:])
+		r.stream, r.left = int(size&1), int(size>>1)
+	}
+	n, err = r.From.Read(p[:min(len(p), r.left)])
+	r.left -= n
+	return r.stream, n, err
+}
 
 // MaxRequest is the highest number of a request.
 const MaxRequest = 1<<30 - 1

@@ -56,13 +56,8 @@ func (s *server) exec(id uint32, e *containerproto.Exec) {
 		return // the supervisor has ended, and this process ends as well
 	}
 	go copyInput(p, in)
-	var pumps sync.WaitGroup
-	pumps.Go(func() { copyOutput(p.Stdout(), s.conn.Outlet(containerproto.Stream(id, 1))) })
-	if out := p.Stderr(); out != nil {
-		pumps.Go(func() { copyOutput(out, s.conn.Outlet(containerproto.Stream(id, 2))) })
-	}
 	go func() {
-		pumps.Wait()
+		copyOutput(p, s.conn.Outlet(containerproto.Stream(id, 1)))
 		_ = in.Close()
 		p.Close()
 	}()
@@ -194,13 +189,14 @@ func copyInput(p *program, in *containerproto.Inlet) {
 	_ = in.Close()
 }
 
-// copyOutput copies output of a program, until the program closes it or the backend wants no more.
-func copyOutput(from io.ReadCloser, to *containerproto.Outlet) {
+// copyOutput copies the output of a program, in the order of its writes, until the program closes it or the backend wants no more.
+func copyOutput(p *program, to *containerproto.Outlet) {
 	buf := make([]byte, containerproto.MaxData)
 	for {
-		n, err := from.Read(buf)
+		stream, n, err := p.ReadOutput(buf[containerproto.OutputHeader:])
 		if n > 0 {
-			if _, err := to.Write(buf[:n]); err != nil {
+			containerproto.PutOutputHeader(buf, stream, n)
+			if _, err := to.Write(buf[:containerproto.OutputHeader+n]); err != nil {
 				break
 			}
 		}
@@ -208,7 +204,7 @@ func copyOutput(from io.ReadCloser, to *containerproto.Outlet) {
 			break
 		}
 	}
-	_ = from.Close() // a program that goes on writing gets SIGPIPE
+	p.CloseOutput() // a program that goes on writing gets SIGPIPE
 	_ = to.Close()
 }
 

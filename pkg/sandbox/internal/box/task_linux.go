@@ -98,11 +98,11 @@ func violation(r seccomp.Refusal, saturated bool) sandbox.Violation {
 // Stdin is the standard input of the process; with a terminal, its typed input.
 func (t *Task) Stdin() io.WriteCloser { return t.program.Stdin() }
 
-// Stdout is the output of the process; with a terminal, the terminal.
-func (t *Task) Stdout() io.ReadCloser { return t.program.Stdout() }
+// ReadOutput reads from the stream with the oldest unread data.
+func (t *Task) ReadOutput(p []byte) (stream, n int, err error) { return t.program.ReadOutput(p) }
 
-// Stderr is nil with a terminal.
-func (t *Task) Stderr() io.ReadCloser { return t.program.Stderr() }
+// CloseOutput ends ReadOutput.
+func (t *Task) CloseOutput() { t.program.CloseOutput() }
 
 // Signal reaches the process, or every process of its phase.
 func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {

@@ -1,4 +1,5 @@
-// Package driver has the code that runs in waiting Python interpreters (sitecustomize.py), as data.
+// Package driver has the code that runs in Python interpreters before the program, as data: in those that wait (sitecustomize.py), and in
+// cold starts (line_buffering.py).
 //
 // Place in the flow. pkg/executor hands them on as sandbox.Warm; backends and pools put them where an interpreter finds them.
 //
@@ -12,6 +13,10 @@
 // CPython imports sitecustomize, and the driver waits there. When it returns it is gone from sys.modules, sys.path, the finders' cache
 // and the environment, and the machine's own sitecustomize is in its place. __main__, sys.path[0] and tracebacks are CPython's. Arguments
 // and variables that /proc shows are set by PR_SET_MM_MAP.
+//
+// Buffering. Both set the line buffering of stdout that Python has on a terminal: a line is one write, and is not lost when the program is
+// killed. PYTHONUNBUFFERED, which makes two writes of a print, is left to the request. A program can see sys.stdout.line_buffering, and
+// PYTHONPATH in /proc/self/environ. Interpreters that the program starts buffer as they do elsewhere.
 //
 // Garbage collector. At its end a program has the collector visit every object, and so copy every page that it shares with the zygote.
 // The zygote's objects are therefore frozen (gc.freeze), except the names of __main__. A program that imports gc, or a module that uses
@@ -41,11 +46,20 @@ import (
 //go:embed sitecustomize.py
 var sitecustomize []byte
 
+//go:embed line_buffering.py
+var lineBuffering []byte
+
 // Dir is where drivers lie: in a directory that programs can write to, and that is empty again before there is one.
 const Dir = sandbox.TmpDir + "/.sandbox-run"
 
 // Handshake is what a driver prints when it is ready.
 const Handshake = "sandbox-run: ready\n"
+
+// LineBuffering is the hook of cold starts, with the path of the driver: pools put it only for a cold start. Python finds it by PYTHONPATH,
+// whose first directory is [Dir].
+func LineBuffering() sandbox.File {
+	return sandbox.File{Path: Dir + "/sitecustomize.py", Mode: 0o644, Data: lineBuffering}
+}
 
 // Python is the warm start of a Python interpreter that is given a file to run, with those modules loaded.
 func Python(name string, preload ...string) *sandbox.Warm {

@@ -45,6 +45,10 @@ def _wait():
     for name in [n for n in os.environ if n == "PYTHONPATH" or n.startswith("SANDBOX_RUN_")]:
         del os.environ[name]
 
+    for stream in sys.stdout, sys.stderr:  # as line_buffering.py does for a cold start
+        if not stream.write_through:
+            stream.reconfigure(line_buffering=True)
+
     # The driver goes, and what a cold start would import under this name comes in its place.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
@@ -188,10 +192,12 @@ def _wait():
         os.environ.clear()
         for variable in env:
             name, _, value = variable.partition(b"=")
-            os.environ[os.fsdecode(name)] = os.fsdecode(value)
+            if variable != hook:
+                os.environ[os.fsdecode(name)] = os.fsdecode(value)
 
-    # Most programs are given what everybody is given: then they have it.
-    usual = tuple(command), tuple(n + b"=" + v for n, v in os.environb.items())
+    # Most programs are given what everybody is given: then they have it. The hook of a cold start removes its own variable, too.
+    hook = b"PYTHONPATH=" + os.fsencode(here)
+    usual = tuple(command), tuple(sorted([hook] + [n + b"=" + v for n, v in os.environb.items()]))
     if command:
         appear(*usual)
 
