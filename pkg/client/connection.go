@@ -175,8 +175,8 @@ func (s *Connection) Resize(ctx context.Context, size sandbox.TTY) error {
 	return s.send(ctx, wire.Message{Type: wire.MessageResize, Rows: size.Rows, Cols: size.Cols})
 }
 
-// Cancel ends the program: it gets SIGTERM or, if interrupt is set, SIGINT, and SIGKILL when its grace period is over. Next then returns its
-// result.
+// Cancel ends the program: it gets SIGTERM or, if interrupt is set, SIGINT, and SIGKILL when its grace period is over. Next then
+// returns its result.
 func (s *Connection) Cancel(ctx context.Context, interrupt bool) error {
 	m := wire.Message{Type: wire.MessageCancel}
 	if interrupt {
