@@ -18,6 +18,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 )
@@ -163,7 +165,7 @@ func TestTerminalAtServer(t *testing.T) {
 	} {
 		t.Run(name, test)
 	}
-	if there, here := s.runs(); there != 19 || here != 0 {
+	if there, here := s.runs(); there != 22 || here != 0 {
 		t.Errorf("%d runs at the server, %d here\n", there, here)
 	}
 }
@@ -395,10 +397,11 @@ func TestNamedServerRefusals(t *testing.T) {
 func TestInterruptAtServer(t *testing.T) {
 	s := startLocalServer(t)
 	const program = `
-import signal, sys, time
-def end(*_):
-    print("ending", flush=True)
+import os, signal, sys, time
+def end(number, _): # print may be interrupted itself
+    os.write(1, b"ending by %s\n" % signal.Signals(number).name.encode())
     sys.exit(3)
+signal.signal(signal.SIGINT, end)
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
 time.sleep(600)`
@@ -439,7 +442,7 @@ time.sleep(600)`
 			code := exitCode(t, cmd.Wait())
 			all = append(all, commandResult{string(rest), stderr.String(), code})
 		}
-		if all[0] != all[1] || all[0].code != c.code || all[0].stdout != "ending\n" {
+		if all[0] != all[1] || all[0].code != c.code || all[0].stdout != "ending by "+unix.SignalName(c.signal)+"\n" {
 			t.Errorf("at the server: %+v\nhere: %+v", all[0], all[1])
 		}
 	}
