@@ -90,7 +90,7 @@ func setPath(j *language.Job, dirs ...string) {
 	if old, err := toolchain.OlderThan(j.Tool.Version, 3, 7); err != nil || old || slices.ContainsFunc(j.Plan.Spec.Volumes, hidden) {
 		j.Setenv("PYTHONUNBUFFERED", "1")
 	} else {
-		j.Plan.Files = append(j.Plan.Files, driver.LineBuffering())
+		j.RunFiles = append(j.RunFiles, driver.LineBuffering())
 		dirs = slices.Insert(dirs, 0, driver.Dir)
 	}
 	dirs = slices.DeleteFunc(append(dirs, j.Plan.Spec.Env["PYTHONPATH"]), func(dir string) bool { return dir == "" })
