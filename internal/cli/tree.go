@@ -115,6 +115,7 @@ func (s *source) readDirectory(dir string) error {
 		return t.pathError(".", errors.New("there are no files in it"))
 	}
 	s.files, s.left = t.files, t.left
+	//nolint:forbidigo // the directory that the user has named; a volume of it is opened without links
 	if real, err := filepath.EvalSymlinks(absoluteName(dir)); err == nil {
 		s.hostDir = real
 	}

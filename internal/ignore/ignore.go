@@ -102,10 +102,10 @@ func splitPattern(s string) (parts []string) {
 func trimSpaces(s string) string {
 	end := 0
 	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '\\':
+		switch s[i] {
+		case '\\':
 			i++
-		case s[i] == ' ':
+		case ' ':
 			continue
 		}
 		end = min(i+1, len(s))

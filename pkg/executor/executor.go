@@ -132,10 +132,11 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 		},
 		Files: append([]File(nil), req.Files...), HostDir: req.HostDir, Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
 	}}
-	switch {
-	case req.Options.Module != "" && req.Code == "" && len(req.Files) == 0: // one of the toolchain's own
+	if req.Options.Module != "" {
 		req.Language = cmp.Or(req.Language, "python")
-	case req.Code == "" && len(req.Files) == 0:
+	}
+	switch {
+	case req.Options.Module == "" && req.Code == "" && len(req.Files) == 0: // a module may be one of the toolchain's own
 		return nil, &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code"), Hint: "give code or files"}
 	case req.Code != "" && len(req.Files) > 0:
 		return nil, sandbox.Invalid("code", "both code and files are given; leave out one of them")

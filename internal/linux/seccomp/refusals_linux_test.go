@@ -214,8 +214,7 @@ func TestRefusalCounterSaturates(t *testing.T) {
 func listInterfaces() {
 	open := func(kind, protocol int) (int, int) {
 		fd, err := unix.Socket(unix.AF_NETLINK, kind|unix.SOCK_CLOEXEC, protocol)
-		errno, _ := err.(unix.Errno)
-		return fd, int(errno)
+		return fd, int(errnoOf(err))
 	}
 	for n := range freeAdmits + 20 {
 		fd, errno := open(unix.SOCK_RAW, unix.NETLINK_ROUTE)
@@ -234,7 +233,7 @@ func listInterfaces() {
 	_, errno := open(unix.SOCK_RAW, unix.NETLINK_GENERIC)
 	fmt.Printf("generic %d\n", errno)
 	_, err = unix.Socketpair(unix.AF_NETLINK, unix.SOCK_RAW, 0)
-	fmt.Printf("pair %d\n", int(err.(unix.Errno)))
+	fmt.Printf("pair %d\n", int(errnoOf(err)))
 }
 
 // With Interfaces, programs may list the interfaces of their namespace, and nothing else of netlink. Few sockets may be open at one time:

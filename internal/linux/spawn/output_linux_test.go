@@ -1,6 +1,7 @@
 package spawn
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -138,7 +139,7 @@ func TestOutputEnd(t *testing.T) {
 	time.Sleep(10 * time.Millisecond) // the read may wait by then; it ends in any case
 	o.close()
 	o.close()
-	if err := <-ended; err == nil || err == io.EOF {
+	if err := <-ended; err == nil || errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	if _, err := writers[0].WriteString("x"); err == nil {

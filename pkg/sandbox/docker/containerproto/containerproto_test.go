@@ -223,7 +223,7 @@ func TestOutput(t *testing.T) {
 				got = append(append(got, "01"[stream]), b[:n]...)
 			}
 			if err != nil {
-				if err != io.EOF {
+				if !errors.Is(err, io.EOF) {
 					t.Error(err)
 				}
 				break
@@ -234,7 +234,7 @@ func TestOutput(t *testing.T) {
 		}
 	}
 	r := OutputReader{From: bytes.NewReader(sent[:OutputHeader-1])}
-	if _, _, err := r.ReadOutput(make([]byte, 1)); err != io.ErrUnexpectedEOF {
+	if _, _, err := r.ReadOutput(make([]byte, 1)); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
 }
