@@ -133,7 +133,13 @@ printf '%s\n' "${results[@]}" | sed -n 's#^/##p' >"$run/files/guest-results"
 			printf 'mkdir -p %q && chmod 1777 %q\n' "${result%/*}" "${result%/*}"
 		fi
 	done
-	# On the host only the owner may be able to read them.
+	# On the host only the owner may be able to read them, and to enter the directories above them.
+	for input in "$binary" "$PWD" "${SANDBOX_RUN_TEST_BIN:-}"; do
+		while [[ $input == /*/* ]]; do
+			input=${input%/*}
+			printf 'chmod a+x %q\n' "$input"
+		done
+	done
 	printf 'chmod -R a+rX %q %q\n' "$binary" "$PWD"
 	[[ -z ${SANDBOX_RUN_TEST_BIN:-} ]] || printf 'chmod -R a+rX %q\n' "$SANDBOX_RUN_TEST_BIN"
 } >"$run/files/guest-settings"

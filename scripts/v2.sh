@@ -80,7 +80,7 @@ while IFS='|' read -r package run; do
 	# Tests without cgroups have the same result on the host, and this machine is twenty times slower.
 	[[ $package != pkg/sandbox/native ]] || skip+="|$unrelated"
 	# Tests that need programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
-	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript$/^(image|doctor|run_compiled)$|^TestSameEitherWay$/^go'
+	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript(AtServer)?$/^(image|doctor|run_compiled|run_project)$|^TestSameEitherWay$/^go'
 	[[ $package != pkg/workspace ]] || skip='^Test[^Q]'
 	arguments=(-test.timeout=45m "-test.skip=$skip")
 	if [[ $mode == smoke ]]; then

@@ -438,21 +438,22 @@ func floodOfCalls(t *trial) {
 		}()
 		return 0, t.run(id, t.process(verb, span.String()), sandbox.IO{})
 	}
-	const spare = 60 * time.Millisecond
-	var more, quiet, inside time.Duration
+	var more, quiet, inside, bound time.Duration
 	var res *sandbox.Result
 	for range 3 { // other work of this process may be counted once; the work of a flood would be each time
 		var noisy time.Duration
 		quiet, _ = measure("sleep")
 		noisy, res = measure("flood")
-		if more, inside = noisy-quiet, res.Metrics.CPUTime.Duration(); more < spare+inside/5 {
+		more, inside = noisy-quiet, res.Metrics.CPUTime.Duration()
+		// Two runs differ by up to the work of one run, which takes longer on a slow machine.
+		if bound = max(60*time.Millisecond, quiet) + inside/5; more < bound {
 			break
 		}
 	}
 	said := answers(hostile.Parse(res.Stdout.Bytes()))
 	refused := said.number("refused")
 	t.control(refused > 50000, "calls that were refused", fmt.Sprintf("%d of %d", refused, said.number("calls")))
-	t.judge(more < spare+inside/5, "processor time outside the sandbox",
+	t.judge(more < bound, "processor time outside the sandbox",
 		fmt.Sprintf("%v more, for %d refused calls that took %v inside", max(0, more), refused,
 			inside.Round(time.Millisecond)), fmt.Sprintf("quiet: %v", quiet))
 	counted, saturated := uint64(0), false

@@ -183,7 +183,8 @@ var volatile = []struct {
 	{regexp.MustCompile(`\(peak [^)]*\)`), "(peak)"},
 	{regexp.MustCompile(`0x[0-9a-f]{6,}`), "0x"},
 	{regexp.MustCompile(` +\d+ ms`), " 0 ms"},
-	{regexp.MustCompile(`overcommitted: [^"]*`), "overcommitted"}, // the free space of a small disk, as in a virtual machine
+	{regexp.MustCompile(`\{"control":"disk","state":"enforced","reason":"overcommitted[^}]*\}`), ""}, // a small disk, as in a virtual machine
+	{regexp.MustCompile(`overcommitted: [^"]*`), "overcommitted"},                                    // its free space
 }
 
 func normalise(text string) string {

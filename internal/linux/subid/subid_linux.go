@@ -111,6 +111,8 @@ func (g *Grant) Map(pid int, uids, gids []syscall.SysProcIDMap) error {
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer in %v: %w", helperTimeout, ctx.Err())
+		} else if errors.Is(err, exec.ErrWaitDelay) {
+			err = nil // the helper succeeded; another child of this process, not yet executed, still has its pipe open
 		}
 		cancel()
 		if err != nil {

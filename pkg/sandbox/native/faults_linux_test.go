@@ -491,7 +491,7 @@ func TestFaultLittleMemory(t *testing.T) {
 		// One attempt may be too early: a child that was being started holds its supervisor's registration until it is
 		// executed or dead, and another collector may have begun with it and been cancelled.
 		var left error
-		for range 100 {
+		for range 1200 {
 			if _, err := b.Collect(context.Background(), false); err != nil {
 				t.Error(err)
 			}

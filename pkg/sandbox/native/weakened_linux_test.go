@@ -70,7 +70,7 @@ func weaknesses() []weakness {
 			b.spec = func(s *sandbox.Spec) {
 				for _, v := range s.Volumes {
 					if strings.HasSuffix(v.Source, "/fifo") {
-						time.Sleep(12 * time.Second)
+						time.Sleep(45 * time.Second) // longer than the suite waits on a busy machine
 					}
 				}
 			}

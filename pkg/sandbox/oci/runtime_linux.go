@@ -132,7 +132,7 @@ func (c *container) deleteState(ctx context.Context) error {
 	if err == nil {
 		err = cmd.Wait()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) { // the runtime succeeded, and another child still has its pipe open
 		return failure("delete container "+c.id, "cleanup", fmt.Errorf("%w: %s", err, lastLines(out.Bytes())))
 	}
 	return nil
