@@ -178,7 +178,8 @@ func (a *nuisanceAlive) setQuiet(quiet bool) error {
 	return err
 }
 
-// signalBelow stops or continues every descendant of this process. Between two measured runs these are the nuisance's.
+// signalBelow stops or continues every descendant of this process but its children. Between two measured runs these are the
+// nuisance's programs; the children are inits, among them the spare one of the next measured run.
 func signalBelow(stop bool) error {
 	signal := unix.SIGCONT
 	if stop {
@@ -210,7 +211,7 @@ func signalBelow(stop bool) error {
 	}
 }
 
-// processesBelow lists the descendants of a process with their states, as in /proc/PID/stat.
+// processesBelow lists the descendants of a process, but not its children, with their states, as in /proc/PID/stat.
 func processesBelow(top int) map[int]string {
 	states, children := map[int]string{}, map[int][]int{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -226,7 +227,9 @@ func processesBelow(top int) map[int]string {
 	}
 	below := map[int]string{}
 	for next := children[top]; len(next) > 0; next = next[1:] {
-		below[next[0]] = states[next[0]]
+		for _, child := range children[next[0]] {
+			below[child] = states[child]
+		}
 		next = append(next, children[next[0]]...)
 	}
 	return below
