@@ -156,7 +156,8 @@ func TestCompletionInBash(t *testing.T) {
 	}
 	s := newScreen(t)
 	dir := filepath.Dir(binary(t))
-	s.env = append(s.env, "TERM=dumb", "PATH="+dir+":"+os.Getenv("PATH"), "PS1=> ", "XDG_CONFIG_HOME="+t.TempDir(), "XDG_DATA_HOME="+t.TempDir(),
+	s.env = append(s.env, "TERM=dumb",
+		"PATH="+dir+":"+os.Getenv("PATH"), "PS1=> ", "XDG_CONFIG_HOME="+t.TempDir(), "XDG_DATA_HOME="+t.TempDir(),
 		app.ImagesVariable+"="+images)
 	for _, args := range [][]string{
 		{"template", "new", "tidy-up", "--lang", "python"}, {"--workspace", "my-files", "-l", "shell", "-c", "true"},
