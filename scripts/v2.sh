@@ -54,6 +54,10 @@ unrelated+='|^Test(ListenersAreLetGo|LandlockScopes|PutAndExecute|Umask)$|^TestA
 unrelated+='|^TestFault(FullRuntimeDirectory|FullCacheDirectory|HostDiskFillsUp|FewerDescriptorsLater|FewDescriptors|ClockJumps)$'
 unrelated+='|^TestFork(Differential.*|EndsEarly|FindsNothing|Random.*|WithoutZygote|Unsuited|BadInterpreter|UntrustedImports|Reaches|Ways|NoRoom|.*Modules|Versions|Attack)$'
 
+# The command's tests that set, measure or remove a cgroup.
+limited='^Test(SameEitherWay|GCAfterKill|UnusualHosts|NotRoot|KilledAtServer|ServerDies|ServeKilled)$'
+limited+='|^TestScript$/^(exec_(basic|json|limits|violations|world)|run_(basic|json|limits)|auto|audit|gc|receipt|doctor_attack)$'
+
 work=$PWD/bin/v2
 rm -rf "$work"
 mkdir -p "$work"
@@ -79,10 +83,11 @@ while IFS='|' read -r package run; do
 	skip='^TestRootless/^namespace|^TestAttackWeakened$/^slow_neighbours$'
 	# Tests without cgroups have the same result on the host, and this machine is twenty times slower.
 	[[ $package != pkg/sandbox/native ]] || skip+="|$unrelated"
-	# Tests that need programs and documents that the guest does not have, or a faster machine: the attacks are among the backend's tests.
-	[[ $package != internal/cli ]] || skip='^Test(AttackCommand|AttackNotRoot|Documents|Examples|ServeExposed|ServeAllowances)$|^TestScript(AtServer)?$/^(image|doctor|run_compiled|run_project)$|^TestSameEitherWay$/^go'
+	# It needs a compiler, which the guest does not have.
+	[[ $package != internal/cli ]] || skip='^TestSameEitherWay$/^go'
 	[[ $package != pkg/workspace ]] || skip='^Test[^Q]'
 	arguments=(-test.timeout=45m "-test.skip=$skip")
+	[[ $package != internal/cli ]] || arguments+=("-test.run=$limited")
 	if [[ $mode == smoke ]]; then
 		[[ -n $run ]] || continue
 		arguments=(-test.timeout=10m "-test.run=$run")
