@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -69,7 +70,7 @@ func anyConnection(t *trial) {
 	near := append(slices.Clone(dial), "ip4:icmp", "127.0.0.1")
 	// Beyond the host: metadata services and the like. They are dialled neither from outside nor from a sandbox that reached the host.
 	far := []string{"tcp4", "169.254.169.254:80", "udp4", "192.0.2.1:53", "tcp6", "[2001:db8::1]:80"}
-	for _, mode := range []sandbox.NetworkMode{sandbox.NetworkNone, sandbox.NetworkLocalhost} {
+	for _, mode := range []network.Policy{sandbox.NetworkNone, sandbox.NetworkLocalhost} {
 		id := t.sandbox(func(s *sandbox.Spec) { s.Network = mode })
 		reached := false
 		try := func(list []string) answers {
@@ -80,7 +81,7 @@ func anyConnection(t *trial) {
 					c = "host: " + control.of(name).Got
 				}
 				reached = reached || said.of(name).OK()
-				t.judge(!said.of(name).OK() && said.of(name).Got != "no answer", "network "+string(mode)+": "+name, said.of(name).Got, c)
+				t.judge(!said.of(name).OK() && said.of(name).Got != "no answer", "network "+string(mode.Mode)+": "+name, said.of(name).Got, c)
 			}
 			return said
 		}
@@ -94,7 +95,7 @@ func anyConnection(t *trial) {
 				links++
 			}
 		}
-		t.judge(links == 0, "network "+string(mode)+": interfaces beside lo", fmt.Sprint(links),
+		t.judge(links == 0, "network "+string(mode.Mode)+": interfaces beside lo", fmt.Sprint(links),
 			fmt.Sprintf("host: %d", len(control.all("interface"))))
 	}
 	t.landlockedNetwork("", func(verb string, args ...string) answers { return t.inside(t.sandbox(), verb, args...) })

@@ -26,7 +26,7 @@ func withDefaults(p *executor.Plan) *executor.Plan {
 	whole := *p
 	s := &whole.Spec
 	s.Require = sandbox.Tier(cmp.Or(string(s.Require), string(sandbox.TierContainer)))
-	s.Network = sandbox.NetworkMode(cmp.Or(string(s.Network), string(sandbox.NetworkNone)))
+	s.Network = s.Network.Complete()
 	s.Workdir = cmp.Or(s.Workdir, sandbox.WorkspaceDir)
 	if s.User == (sandbox.User{}) {
 		s.User = sandbox.DefaultUser
@@ -62,7 +62,7 @@ func formatPlan(p *executor.Plan, backend string) string {
 		row("image", "%s (%s)", from.Reference, cmp.Or(from.Digest, from.ID, "of unknown digest"))
 	}
 	row("require", "%s", cmp.Or(string(s.Require), string(sandbox.TierContainer)))
-	row("network", "%s", cmp.Or(string(s.Network), string(sandbox.NetworkNone)))
+	row("network", "%s", s.Network)
 	row("directory", "%s", cmp.Or(s.Workdir, sandbox.WorkspaceDir))
 	for _, m := range s.Root.Add {
 		if m.Source == m.Target {

@@ -13,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -50,6 +51,7 @@ type List struct {
 	Values []string
 	Into   *[]string // if not nil, a second place for the values
 	Commas bool      // commas separate values
+	Check  func(string) error
 }
 
 func (l *List) Set(s string) error {
@@ -60,6 +62,14 @@ func (l *List) Set(s string) error {
 			if given[i] = strings.TrimSpace(given[i]); given[i] == "" {
 				return errors.New("there is a name missing; write it like ls,find,grep")
 			}
+		}
+	}
+	for _, value := range given {
+		if l.Check == nil {
+			break
+		}
+		if err := l.Check(value); err != nil {
+			return err
 		}
 	}
 	l.Values = append(l.Values, given...)
@@ -294,8 +304,8 @@ func addFields(fs *pflag.FlagSet, group executor.Group, fields []executor.Field)
 			fs.Var(&List{Into: v, Commas: true}, name, usage)
 		case *int:
 			AddParsed(fs, v, name, f.Shown, usage, ReadCount)
-		case *sandbox.NetworkMode:
-			AddParsed(fs, v, name, f.Shown, usage, sandbox.ParseNetwork)
+		case *network.Policy:
+			addNetwork(fs, v, name, f.Shown, usage)
 		case *sandbox.ScratchMode:
 			AddParsed(fs, v, name, f.Shown, usage, sandbox.ParseScratch)
 		case *sandbox.Tier:

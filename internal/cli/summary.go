@@ -94,8 +94,10 @@ func (s *outcome) describeViolation(v sandbox.Violation) string {
 		return v.Detail + "; what was shown is complete; to keep more: " + v.Allow
 	case v.Kind == sandbox.ViolationOutput:
 		return v.Detail + toSeeTheRest
+	case v.Kind == sandbox.ViolationNetwork && v.Name == "" && v.Allow != "":
+		return v.Detail + "; to allow a host: --allow HOST; for a loopback of its own: " + v.Allow
 	case v.Kind == sandbox.ViolationNetwork && v.Allow != "":
-		return v.Detail + "; for a loopback of its own: " + v.Allow
+		return v.Detail + "; to allow it: " + v.Allow
 	case v.Allow != "":
 		return v.Detail + "; to allow more: " + v.Allow
 	}

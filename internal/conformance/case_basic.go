@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -154,7 +155,7 @@ var basicRows = []row{
 			{Args: []string{"a\x00b"}},
 			{Args: []string{"x"}, Phase: "../x"},
 			{Args: []string{"x"}, Workdir: "relative"},
-			{Args: []string{"x"}, Network: "internet"},
+			{Args: []string{"x"}, Network: network.Policy{Mode: "internet"}},
 			{Args: []string{"x"}, Env: map[string]string{"A=B": ""}},
 			{Args: []string{"x"}, Limits: sandbox.Limits{Disk: sandbox.GiB}},
 			{Args: []string{"x"}, Limits: sandbox.Limits{Processes: -1}},

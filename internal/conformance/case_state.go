@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -77,7 +78,7 @@ var stateRows = []row{
 		}
 		e.stop(id)
 		res := j.result()
-		if m, err := e.m.GetMetrics(id); err != nil || m != res.Metrics {
+		if m, err := e.m.GetMetrics(id); err != nil || !reflect.DeepEqual(m, res.Metrics) {
 			e.Errorf("afterwards %+v, %v; the result says %+v", m, err, res.Metrics)
 		}
 	}},

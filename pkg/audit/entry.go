@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -82,6 +83,8 @@ type Entry struct {
 	Count           uint64           `json:"count,omitempty"`  // number of events that this entry stands for
 	Error           string           `json:"error,omitempty"`  // the server's or the sandbox's own failure, where there was no run
 	Metrics         *monitor.Metrics `json:"metrics,omitempty"`
+	// Refused describes the names and connections that the network's rules refused.
+	Refused []string `json:"refused,omitempty"`
 
 	Repaired *Repaired `json:"repaired,omitempty"`
 	Pruned   *Pruned   `json:"pruned,omitempty"`
@@ -107,10 +110,10 @@ type Who struct {
 
 // Policy is the isolation that was requested and the one that was reached.
 type Policy struct {
-	Network sandbox.NetworkMode `json:"network,omitempty"`
-	Require sandbox.Tier        `json:"require,omitempty"`
-	Tier    sandbox.Tier        `json:"tier,omitempty"`
-	Backend string              `json:"backend,omitempty"`
+	Network network.Policy `json:"network,omitzero"`
+	Require sandbox.Tier   `json:"require,omitempty"`
+	Tier    sandbox.Tier   `json:"tier,omitempty"`
+	Backend string         `json:"backend,omitempty"`
 	// Image is the reference of the run's image; ImageDigest is the digest of its manifest.
 	Image       string          `json:"image,omitempty"`
 	ImageDigest string          `json:"image_digest,omitempty"`
@@ -204,13 +207,13 @@ func clipAll(args []string, most int) []string {
 func (e Entry) bounded(keepCode bool) Entry {
 	for _, field := range []*string{
 		&e.Run, &e.Who.User, (*string)(&e.Who.EntryPoint), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
-		(*string)(&e.Policy.Network), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image,
+		(*string)(&e.Policy.Network.Mode), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image,
 		&e.Policy.ImageDigest, (*string)(&e.Verdict),
 	} {
 		*field = clip(*field, maxWord)
 	}
 	e.Error = clip(e.Error, maxText)
-	e.Command = clipAll(e.Command, maxCommand)
+	e.Command, e.Refused = clipAll(e.Command, maxCommand), clipAll(e.Refused, maxCommand)
 	code := e.Code
 	e.Code, e.CodeEncoding, e.CodeOmitted = "", "", ""
 	switch {

@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Policy is what the program may see and reach, and how strong its isolation must be. The zero value is the default. Every field
 // has a row in Fields.
 type Policy struct {
-	Network      sandbox.NetworkMode
+	Network      network.Policy
 	Volumes      []sandbox.Volume
 	Workdir      string // default /workspace
 	Scratch      sandbox.ScratchMode
@@ -27,6 +28,9 @@ type Policy struct {
 	KillOnOutput bool
 	MergeOutput  bool // of the program; compilers have two streams
 	Labels       map[string]string
+
+	CompileNetwork network.Policy
+	Bounds         network.Bounds // the operator's, of both networks; no field of a request
 }
 
 // LanguageOptions are settings of some languages. A language refuses an option that it does not have. Every field has a row in
@@ -71,8 +75,16 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc:   "Let it write anywhere on an image; changes are thrown away. Refused unless the operator allows it.",
 		},
 		{
-			Name: "network", Value: &p.Network, Group: GroupSees, Shown: string(sandbox.NetworkNone), Words: "none, localhost",
+			Name: "network", Value: &p.Network, Group: GroupSees, Shown: string(network.None), Words: "none, localhost, allow, full, learn",
 			Usage: "network `mode`",
+			Doc: "Network: a mode, or an object with mode, allow[], deny[], registries[], dns and publish[]. Rules are HOST[:PORT[,PORT]][/udp]. " +
+				"What a request may ask for is the operator's decision.",
+			Example: `{"allow": ["api.example.com"]}`,
+		},
+		{
+			Name: "compile_network", Value: &p.CompileNetwork, Group: GroupSees, Shown: string(network.None), Words: "none, allow, full",
+			Usage: "network `mode` of compiling",
+			Doc:   "Network of compiling, in the same form.",
 		},
 		{
 			Name: "scratch", Value: &p.Scratch, Group: GroupSees, Shown: string(sandbox.ScratchAuto), Words: "auto, disk, memory",
@@ -140,7 +152,8 @@ func (f *Field) IsSet() bool {
 
 // Apply writes the policy into the spec of a sandbox, except KillOnOutput and MergeOutput, which belong to the process.
 func (p *Policy) Apply(s *sandbox.Spec) {
-	s.Network, s.Volumes, s.Workdir, s.Scratch, s.WritableRoot = p.Network, slices.Clone(p.Volumes), p.Workdir, p.Scratch, p.WritableRoot
+	s.Network, s.Bounds = p.Network.Clone(), p.Bounds
+	s.Volumes, s.Workdir, s.Scratch, s.WritableRoot = slices.Clone(p.Volumes), p.Workdir, p.Scratch, p.WritableRoot
 	s.Hostname, s.Require, s.Strict, s.Labels = p.Hostname, p.Require, p.Strict, maps.Clone(p.Labels)
 	if s.User = p.User; s.User != (sandbox.User{}) { // a zero beside an id means root
 		s.User.UID, s.User.GID = cmp.Or(p.User.UID, sandbox.DefaultUser.UID), cmp.Or(p.User.GID, sandbox.DefaultUser.GID)

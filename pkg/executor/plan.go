@@ -136,7 +136,7 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		}
 		limits := j.CompileLimits.OfProcess()
 		limits.Output = cmp.Or(limits.Output, j.Plan.Spec.Limits.Output)
-		p.Limits, p.Network = limits, sandbox.NetworkNone
+		p.Limits, p.Network = limits, pol.CompileNetwork.Complete()
 		if phase.Again != nil {
 			phase.Again.Limits, phase.Again.Network, phase.Again.Followed = p.Limits, p.Network, p.Followed
 		}

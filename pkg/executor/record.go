@@ -80,11 +80,16 @@ func NewAuditEntry(
 		Policy: audit.Policy{Network: s.Network, Require: s.Require, Limits: &s.Limits},
 	}
 	entry.Policy.Image, entry.Policy.ImageDigest = s.Root.From.Reference, cmp.Or(s.Root.From.Digest, s.Root.From.ID)
-	entry.Policy.Network = cmp.Or(entry.Policy.Network, sandbox.NetworkNone)
+	entry.Policy.Network = entry.Policy.Network.Complete()
 	entry.Policy.Require = cmp.Or(entry.Policy.Require, sandbox.TierContainer)
 	if r != nil {
 		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.ExitCode(), &r.Metrics
 		entry.ProgramExitCode = r.ProgramExitCode()
+		for _, v := range r.Violations {
+			if v.Kind == sandbox.ViolationNetwork && v.Name != "" {
+				entry.Refused = append(entry.Refused, v.Detail)
+			}
+		}
 		entry.Policy.Tier, entry.Policy.Backend, entry.Policy.Limits = r.Isolation.Tier, r.Isolation.Backend, &r.Limits
 	}
 	if failed != nil {

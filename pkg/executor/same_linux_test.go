@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
 )
@@ -83,7 +84,7 @@ func readSame(t testing.TB, file, lang string) (list []sameProgram) {
 				n, _ := strconv.Atoi(v)
 				p.req.Limits.Memory = sandbox.Size(n) * sandbox.MiB
 			case "network":
-				p.req.Policy.Network = sandbox.NetworkMode(v)
+				p.req.Policy.Network = network.Policy{Mode: network.Mode(v)}
 			case "files":
 			case "loose":
 				p.loose = true

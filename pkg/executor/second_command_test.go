@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestTogether(t *testing.T) {
 	r := joinResults(first, second)
 	want := monitor.Metrics{WallTime: 4e9, CPUTime: 2e9, CPUUser: 15e8, CPUSystem: 5e8, MemoryPeak: 70, ProcessesPeak: 5, IORead: 3,
 		CPUPercent: 50}
-	if r.Metrics != want || r.Verdict != sandbox.VerdictOK || r.Limits.Wall != time.Minute {
+	if !reflect.DeepEqual(r.Metrics, want) || r.Verdict != sandbox.VerdictOK || r.Limits.Wall != time.Minute {
 		t.Errorf("%+v", r)
 	}
 	if second.Metrics.IORead != 2 {

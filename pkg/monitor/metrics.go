@@ -54,6 +54,18 @@ type Metrics struct {
 	ProcessLimitHits uint64 `json:"process_limit_hits,omitempty"`
 	DiskUsed         uint64 `json:"disk_used_bytes,omitempty"`
 	DiskFull         bool   `json:"disk_full,omitempty"`
+
+	Network []Destination `json:"network,omitempty"` // of a network with rules
+}
+
+// Destination is how much went to and came from a host.
+type Destination struct {
+	Host        string `json:"host"`
+	Port        uint16 `json:"port,omitempty"`
+	Protocol    string `json:"protocol"`
+	Connections int    `json:"connections"`
+	Sent        int64  `json:"sent_bytes"`
+	Received    int64  `json:"received_bytes"`
 }
 
 // Summarize makes Metrics of one sample, for backends that get all counters at the end and need no Monitor.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -56,7 +57,7 @@ func TestShortProgramCostsNoSample(t *testing.T) {
 			WallTime: Seconds(2 * time.Millisecond), CPUTime: Seconds(time.Millisecond), CPUUser: Seconds(time.Millisecond),
 			MemoryPeak: 7, ProcessesPeak: 2, StartupTime: Seconds(3 * time.Millisecond), CPUPercent: 50,
 		}
-		if got != want {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
 		if f.count() != 0 {
@@ -111,7 +112,7 @@ func TestPeaksAndTotalsNeverFall(t *testing.T) {
 		got := step(Sample{Memory: 10, Processes: 1, DiskUsed: 20}, nil)
 		want := high
 		want.Memory, want.MemoryPeak, want.Processes, want.ProcessesPeak, want.DiskUsed = 10, 600, 1, 3, 20
-		if got != want {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %+v\nwant %+v", got, want)
 		}
 		// A failing source keeps the last good values and does not end the sampling.
@@ -140,10 +141,10 @@ func TestFinishTwiceAndConcurrently(t *testing.T) {
 		for range 20 {
 			wg.Go(func() {
 				time.Sleep(time.Second)
-				if again := m.Finish(Sample{CPUUser: time.Hour}); again != first {
+				if again := m.Finish(Sample{CPUUser: time.Hour}); !reflect.DeepEqual(again, first) {
 					t.Errorf("again: %+v", again)
 				}
-				if live := m.Metrics(); live != first {
+				if live := m.Metrics(); !reflect.DeepEqual(live, first) {
 					t.Errorf("metrics after the end: %+v", live)
 				}
 			})

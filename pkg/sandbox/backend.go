@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // Backend builds sandboxes of one kind. Implementations are safe for concurrent use.
@@ -100,6 +101,17 @@ type Witness interface {
 type Routed interface {
 	// NoRoutes returns, after Wait, how many connections and packets of the phase had no route so far.
 	NoRoutes() uint64
+}
+
+// Networked is implemented by a Task whose backend has networks with rules.
+type Networked interface {
+	// NetworkRefusals yields each kind of refused name and connection when it first occurs, and ends with Finish at the latest.
+	NetworkRefusals() iter.Seq[network.Refused]
+	// Published are the ports of the phase on the host's loopback.
+	Published() []network.Port
+	// Network returns, after Finish of the last task of the phase, what its programs reached and what was refused. It is nil without
+	// rules; unknown says why it is incomplete.
+	Network() (report *network.Report, unknown string)
 }
 
 // Measured is implemented by a Task whose backend inspects the started program.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // EventKind is the type of an Event.
@@ -22,6 +23,7 @@ const (
 	EventPhase     EventKind = "phase"
 	EventMetric    EventKind = "metric"
 	EventViolation EventKind = "violation"
+	EventPublished EventKind = "published" // ports are reachable on the host's loopback
 )
 
 // Event is one record of a run. Sequence numbers start at 1 and have no gaps, so a reader that lost its connection knows
@@ -36,6 +38,7 @@ type Event struct {
 	Phase     string          `json:"phase,omitempty"`
 	Metric    *monitor.Sample `json:"metric,omitempty"`
 	Violation *Violation      `json:"violation,omitempty"`
+	Published []network.Port  `json:"published,omitempty"`
 }
 
 // EventDocument is an event as JSON: output is text if it is UTF-8, otherwise base64 with Encoding set. Larger documents

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // FuzzSpec: every spec and process of a caller is refused, or completed within the bounds; and encoding and decoding
@@ -112,7 +115,7 @@ func FuzzNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if m, err := ParseNetwork(s); err == nil && m != NetworkNone && m != NetworkLocalhost {
+		if m, err := ParseNetwork(s); err == nil && !slices.Contains(network.Modes, m) {
 			t.Errorf("%q is the network %q", s, m)
 		}
 		if m, err := ParseScratch(s); err == nil && m != ScratchAuto && m != ScratchDisk && m != ScratchMemory {

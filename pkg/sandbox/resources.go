@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // Limits bound one phase of a sandbox; disk and inodes bound the sandbox as a whole. A zero field means "the default"; the entry points
@@ -26,6 +27,11 @@ type Limits struct {
 	Processes int  // processes and threads
 	OpenFiles int  // per process
 	Output    Size // kept per stream, half head and half tail
+
+	// Of a network with rules; 0 is no limit.
+	NetRate        Size // bytes per second, in both directions together
+	NetBytes       Size // in all, in both directions together
+	NetConnections int  // open at a time
 }
 
 // Limit is one row of the table of limits. The flags of runs and servers, their variables and settings, the JSON of requests and
@@ -133,6 +139,26 @@ var limitTable = []*Limit{
 			standard: 8 * MiB, ceiling: 64 * MiB,
 		},
 	},
+	{
+		Name: "net_rate", Usage: "network traffic per second as a `size`, both directions together (default no limit)",
+		CeilingUsage: "network traffic per second as a `size` (default no limit)", scope: wholePhase,
+		amount: &amountOf[Size]{at: func(l *Limits) *Size { return &l.NetRate }, unit: &sizes, least: KiB, most: TiB},
+	},
+	{
+		Name: "net_bytes", Usage: "network traffic in all as a `size`, both directions together (default no limit)",
+		CeilingUsage: "network traffic in all as a `size` (default no limit)", scope: wholePhase,
+		amount: &amountOf[Size]{at: func(l *Limits) *Size { return &l.NetBytes }, unit: &sizes, least: 1, most: 1024 * TiB},
+	},
+	{
+		Name: "net_connections", Usage: "`number` of network connections open at a time (default no limit)",
+		CeilingUsage: "`number` of network connections open at a time (default no limit)", scope: wholePhase,
+		amount: &amountOf[int]{at: func(l *Limits) *int { return &l.NetConnections }, unit: &counts, least: 1, most: 1 << 16},
+	},
+}
+
+// Network are the limits of the network.
+func (l Limits) Network() network.Limits {
+	return network.Limits{Rate: int64(l.NetRate), Bytes: int64(l.NetBytes), Connections: l.NetConnections}
 }
 
 // AllLimits is the table of limits. Callers do not change it.

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // Result is the outcome of a run. Its JSON names are stable.
@@ -24,6 +25,8 @@ type Result struct {
 	Violations []Violation
 	// Notes are facts that are not a fault of the program: lowered defaults, output that could not be spilled.
 	Notes []string
+	// Needed is, of a run with the network mode learn, the least policy that allows what the run did.
+	Needed *network.Policy
 	// Code is the exit code of the command if it does not follow from Verdict and Exit, as after a signal to the command; otherwise 0.
 	Code int
 }
@@ -75,6 +78,7 @@ type Document struct {
 	Isolation       Isolation       `json:"isolation"`
 	Image           *ImageRef       `json:"image,omitempty"`
 	Violations      []Violation     `json:"violations"`
+	Needed          *network.Policy `json:"needed_network,omitempty"`
 	Notes           []string        `json:"notes,omitempty"`
 }
 
@@ -97,7 +101,7 @@ func (r *Result) outline() Document {
 		StdoutTruncated: r.Stdout.Truncated(), StdoutHeadBytes: headIfCut(r.Stdout), StdoutDropped: r.Stdout.Dropped, StdoutFile: r.Stdout.File,
 		StderrTruncated: r.Stderr.Truncated(), StderrHeadBytes: headIfCut(r.Stderr), StderrDropped: r.Stderr.Dropped, StderrFile: r.Stderr.File,
 		ExecutionTime: r.Metrics.WallTime.Duration().Seconds(), MemoryUsed: r.Metrics.MemoryPeak,
-		Phase: r.Phase, Metrics: r.Metrics, Limits: r.Limits, Isolation: r.Isolation, Image: r.Image, Violations: violations, Notes: r.Notes,
+		Phase: r.Phase, Metrics: r.Metrics, Limits: r.Limits, Isolation: r.Isolation, Image: r.Image, Violations: violations, Needed: r.Needed, Notes: r.Notes,
 	}
 }
 
@@ -129,7 +133,7 @@ const (
 )
 
 // violationsOf lists the reached limits, whether or not they decided the verdict.
-func violationsOf(f facts, final monitor.Metrics, l Limits, network NetworkMode, stdout, stderr Output) []Violation {
+func violationsOf(f facts, final monitor.Metrics, l Limits, p network.Policy, stdout, stderr Output) []Violation {
 	var v []Violation
 	add := func(kind string, count uint64, allow, format string, args ...any) {
 		if count > 0 {
@@ -144,7 +148,7 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, network NetworkMode,
 		l.Processes)
 	add("disk", once[final.DiskFull], "--disk, --inodes", "the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes)
 	allow, but := "--network localhost", ""
-	if network == NetworkLocalhost {
+	if p.HasLoopback() {
 		allow, but = "", " but its loopback"
 	}
 	add(ViolationNetwork, f.noRoutes, allow, "%d attempt(s) to connect or to send failed: the sandbox has no network%s", f.noRoutes, but)

@@ -84,6 +84,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	r.mon = mon
 	r.mu.Unlock()
 
+	if n, ok := task.(Networked); ok && len(n.Published()) > 0 {
+		r.tell(ctx, Event{Kind: EventPublished, Published: n.Published()}, 0)
+	}
 	drained := r.connect(task)
 	f, waitErr := r.watch(ctx, task)
 	ended := time.Now()
@@ -144,6 +147,9 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		if unknown != "" {
 			res.Notes = append(res.Notes[:len(res.Notes):len(res.Notes)], "refused system calls were not counted: "+unknown)
 		}
+	}
+	if n, ok := task.(Networked); ok {
+		res.addNetwork(n, r.p.Network)
 	}
 	for i := range touched {
 		if !listening {
@@ -339,6 +345,14 @@ func (r *run) connect(task Task) <-chan struct{} {
 	if w, ok := task.(Witness); ok && r.io.OnEvent != nil {
 		pumps.Go(func() {
 			for v := range w.Refusals() {
+				r.rec.Emit(Event{Kind: EventViolation, Violation: &v}, true)
+			}
+		})
+	}
+	if n, ok := task.(Networked); ok && r.io.OnEvent != nil && r.p.Network.HasRules() {
+		pumps.Go(func() {
+			for refused := range n.NetworkRefusals() {
+				v := networkViolation(&refused)
 				r.rec.Emit(Event{Kind: EventViolation, Violation: &v}, true)
 			}
 		})

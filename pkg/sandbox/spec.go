@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // Spec is a sandbox as data: everything a backend needs to build it; none of it changes during the sandbox's life. The
@@ -20,7 +22,8 @@ type Spec struct {
 	User         User              `json:"user"`
 	Hostname     string            `json:"hostname,omitempty"`
 	Limits       Limits            `json:"limits"`
-	Network      NetworkMode       `json:"network,omitempty"`
+	Network      network.Policy    `json:"network,omitzero"`
+	Bounds       network.Bounds    `json:"bounds,omitzero"` // the operator's, of the networks of all phases
 	Scratch      ScratchMode       `json:"scratch,omitempty"`
 	Labels       map[string]string `json:"labels,omitempty"`
 	Require      Tier              `json:"require,omitempty"` // refuse below; default container
@@ -78,7 +81,7 @@ type Process struct {
 	Env     map[string]string `json:"env,omitempty"`     // on top of the sandbox's
 	Workdir string            `json:"workdir,omitempty"` // default: the sandbox's
 	Limits  Limits            `json:"limits"`            // fields left zero are the sandbox's
-	Network NetworkMode       `json:"network,omitempty"` // default: the sandbox's
+	Network network.Policy    `json:"network,omitzero"`  // default: the sandbox's
 	TTY     *TTY              `json:"tty,omitempty"`     // run on a terminal of its own
 	// Followed: another phase follows at once. A backend may prepare it meanwhile.
 	Followed bool `json:"followed,omitempty"`
@@ -134,7 +137,7 @@ func (s Spec) complete(m Machine, volumeRoots []string) (Spec, []string, error) 
 	}
 	limits, said := s.Limits.OrDefaults(DefaultLimits(), m)
 	s.Limits = limits
-	s.Network = cmp.Or(s.Network, NetworkNone)
+	s.Network = s.Network.Complete()
 	s.Scratch = cmp.Or(s.Scratch, ScratchAuto)
 	s.Require = cmp.Or(s.Require, TierContainer)
 	s.Workdir = cmp.Or(s.Workdir, WorkspaceDir)
@@ -165,7 +168,7 @@ func (s Spec) validate(volumeRoots []string) error {
 	if err := s.User.validate(); err != nil {
 		return err
 	}
-	if _, err := ParseNetwork(string(s.Network)); err != nil {
+	if _, err := CompileNetwork(s.Network, s.Bounds); err != nil {
 		return err
 	}
 	if _, err := ParseScratch(string(s.Scratch)); err != nil {
@@ -335,7 +338,7 @@ func (p *Process) join(neighbour, asked *Process) error {
 		}
 		row.Copy(&p.Limits, &neighbour.Limits)
 	}
-	if asked.Network != "" && asked.Network != neighbour.Network {
+	if !asked.Network.IsZero() && !p.Network.Equal(neighbour.Network) {
 		return conflict("network", neighbour.Network)
 	}
 	p.Network = neighbour.Network
@@ -353,7 +356,7 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 	p.Limits = p.Limits.Or(s.Limits)
 	p.Phase = cmp.Or(p.Phase, DefaultPhase)
 	p.Workdir = cmp.Or(p.Workdir, s.Workdir)
-	p.Network = cmp.Or(p.Network, s.Network)
+	p.Network = p.Network.Or(s.Network).Complete()
 	if len(p.Args) == 0 || p.Args[0] == "" {
 		return p, Invalid("command", "no program is named")
 	}
@@ -373,7 +376,7 @@ func (p Process) complete(s Spec, m Machine) (Process, error) {
 	if err := validateInside("workdir", p.Workdir); err != nil {
 		return p, err
 	}
-	if _, err := ParseNetwork(string(p.Network)); err != nil {
+	if _, err := CompileNetwork(p.Network, s.Bounds); err != nil {
 		return p, err
 	}
 	if err := validateEnv(p.Env); err != nil {

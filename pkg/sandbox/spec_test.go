@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 func TestSpecDefaults(t *testing.T) {
@@ -13,7 +15,7 @@ func TestSpecDefaults(t *testing.T) {
 	if err != nil || notes != nil {
 		t.Fatal(err, notes)
 	}
-	if s.Limits != DefaultLimits() || s.Network != NetworkNone || s.Scratch != ScratchAuto || s.Require != TierContainer ||
+	if s.Limits != DefaultLimits() || !s.Network.Equal(NetworkNone) || s.Scratch != ScratchAuto || s.Require != TierContainer ||
 		s.Workdir != "/workspace" || s.Hostname != "sandbox" || s.User != (User{1000, 1000}) || s.WritableRoot || s.Strict {
 		t.Errorf("%+v", s)
 	}
@@ -60,7 +62,7 @@ func TestSpecValidate(t *testing.T) {
 	}{
 		{"uid", Spec{User: User{UID: 0, GID: 5}}}, {"gid", Spec{User: User{UID: 5, GID: 0}}}, {"uid", Spec{User: User{UID: -1, GID: 1}}},
 		{"uid", Spec{User: User{UID: 65534, GID: 1}}}, {"gid", Spec{User: User{UID: 1, GID: 1 << 40}}},
-		{"network", Spec{Network: "internet"}}, {"scratch", Spec{Scratch: "tape"}}, {"require", Spec{Require: "none"}},
+		{"network", Spec{Network: network.Policy{Mode: "internet"}}}, {"scratch", Spec{Scratch: "tape"}}, {"require", Spec{Require: "none"}},
 		{"require", Spec{Require: "vm"}},
 		{"workdir", Spec{Workdir: "relative"}}, {"workdir", Spec{Workdir: "/a/../b"}}, {"workdir", Spec{Workdir: "/a/"}},
 		{"workdir", Spec{Workdir: "/a\x00"}},
@@ -117,7 +119,7 @@ func TestProcessComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Phase != "run" || p.Workdir != "/w" || p.Network != NetworkLocalhost || p.Limits.Memory != 7*MiB || p.Limits.Wall != s.Limits.Wall {
+	if p.Phase != "run" || p.Workdir != "/w" || !p.Network.Equal(NetworkLocalhost) || p.Limits.Memory != 7*MiB || p.Limits.Wall != s.Limits.Wall {
 		t.Errorf("%+v", p)
 	}
 	want := []string{"A=spec", "B=process", "HOME=/home/sandbox", "LANG=C.UTF-8", "LOGNAME=sandbox", "PATH=/mine", "USER=sandbox"}
@@ -136,7 +138,7 @@ func TestProcessComplete(t *testing.T) {
 		{"phase", Process{Args: []string{"x"}, Phase: "Run"}}, {"phase", Process{Args: []string{"x"}, Phase: "1"}},
 		{"phase", Process{Args: []string{"x"}, Phase: "a/b"}},
 		{"phase", Process{Args: []string{"x"}, Phase: strings.Repeat("a", 33)}}, {"phase", Process{Args: []string{"x"}, Phase: ".."}},
-		{"workdir", Process{Args: []string{"x"}, Workdir: "w"}}, {"network", Process{Args: []string{"x"}, Network: "x"}},
+		{"workdir", Process{Args: []string{"x"}, Workdir: "w"}}, {"network", Process{Args: []string{"x"}, Network: network.Policy{Mode: "x"}}},
 		{"env", Process{Args: []string{"x"}, Env: map[string]string{"": ""}}},
 		{"env", Process{Args: []string{"x"}, Env: map[string]string{"A": strings.Repeat("y", maxArgBytes)}}},
 		{"limits", Process{Args: []string{"x"}, Limits: Limits{Disk: GiB}}},

@@ -16,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/key"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
@@ -84,10 +85,17 @@ func shellError(cmd *cobra.Command, err error) error {
 	return &sandbox.Error{Op: cli.CommandWords(cmd), Kind: sandbox.ErrInvalid, Err: err, Hint: cli.HelpHint(cmd)}
 }
 
+func networkModes() (modes []string) {
+	for _, m := range network.Modes {
+		modes = append(modes, string(m))
+	}
+	return modes
+}
+
 // addCompletions adds the values of flags and arguments. It is called only if a shell requests completions.
 func addCompletions(root *cobra.Command) {
 	words := map[string][]string{
-		"network": {string(sandbox.NetworkNone), string(sandbox.NetworkLocalhost)},
+		"network": networkModes(),
 		"scratch": {string(sandbox.ScratchAuto), string(sandbox.ScratchDisk), string(sandbox.ScratchMemory)},
 		"backend": append([]string{app.Auto}, app.AllBackends()...),
 		"require": {

@@ -209,6 +209,7 @@ var initCaps = [...]uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_KILL,
 	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SYS_ADMIN,
 	unix.CAP_SYS_RESOURCE, // for the parameters of its user namespace
+	unix.CAP_NET_RAW,      // for the frames of its network device
 }
 
 // becomeInit is the child. An exec drops the capabilities of a process that is not root, and in a fresh user namespace

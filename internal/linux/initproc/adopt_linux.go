@@ -13,6 +13,9 @@ func (s *server) expect(m *initproto.Expect) error {
 	if m.Loopback {
 		err = raiseLoopback()
 	}
+	if err == nil {
+		err = s.makeDevice(m.ID, m.Device)
+	}
 	if err == nil && len(m.Landlock.Rules) > 0 {
 		var fd int
 		if fd, err = landlockRuleset(m.Landlock); err == nil {

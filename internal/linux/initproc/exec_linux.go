@@ -25,6 +25,9 @@ func (s *server) exec(m *initproto.Exec, fds []int, began *unix.Timespec) (pid, 
 			return 0, -1, -1, err
 		}
 	}
+	if err := s.makeDevice(m.ID, m.Device); err != nil {
+		return 0, -1, -1, err
+	}
 	if m.Relay != "" && !s.relay {
 		pid, err = s.runOnRelay(m, began)
 		return pid, -1, -1, err
@@ -132,6 +135,29 @@ func openTerminal(rows, cols uint16, uid uint32) (master, slave int, err error) 
 const fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 	unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 
+// Ruleset builds a Landlock ruleset for a helper of the supervisor, which may also execute a file. It returns -1 where the kernel has no
+// Landlock.
+func Ruleset(m initproto.Ruleset, executable int) (int, error) {
+	ruleset, err := landlockRuleset(m)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
+		return -1, nil
+	}
+	if err == nil {
+		err = failed(initproto.StageLandlock, "rule for the executable", addRule(ruleset, executable, fileRights&m.FS))
+	}
+	return ruleset, err
+}
+
+// addRule grants rights below an open file or directory.
+func addRule(ruleset, fd int, access uint64) error {
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)}
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // landlockRuleset builds the Landlock ruleset. A path that is missing in this root, or in which the program has put a
 // link, gets no rule: nothing is granted there.
 func landlockRuleset(m initproto.Ruleset) (int, error) {
@@ -158,16 +184,12 @@ func landlockRuleset(m initproto.Ruleset) (int, error) {
 			err = unix.Fstat(fd, &st)
 		}
 		if err == nil {
-			rule := unix.LandlockPathBeneathAttr{Allowed_access: r.Access, Parent_fd: int32(fd)}
+			access := r.Access
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-				rule.Allowed_access &= fileRights
+				access &= fileRights
 			}
-			_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0,
-				0, 0)
+			err = addRule(int(ruleset), fd, access)
 			unix.Close(fd)
-			if errno != 0 {
-				err = errno
-			}
 		}
 		if err != nil {
 			unix.Close(int(ruleset))

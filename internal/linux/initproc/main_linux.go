@@ -64,6 +64,8 @@ type server struct {
 	relay bool
 	where string
 
+	device bool // the network device exists
+
 	bell int // an eventfd that wakes the reaper at a program's start
 
 	mu       sync.Mutex

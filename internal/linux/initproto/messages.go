@@ -18,6 +18,7 @@ const (
 	KindExpect
 	KindExpected
 	KindAdopt
+	KindDevice
 )
 
 // Stage names the step of the init that failed.
@@ -126,6 +127,7 @@ type Exec struct {
 	Seccomp     []byte // a BPF program; empty is none. For one that notifies, the init also sends a Listener, if the kernel has one
 	Landlock    Ruleset
 	Loopback    bool
+	Device      Device
 	Stdio       [3]int // descriptors; all -1 with a terminal
 	Merged      bool   // stdout and stderr are one pipe: for the process that makes Stdio
 	Terminal    bool
@@ -190,7 +192,15 @@ type Expect struct {
 	ID       uint64
 	Landlock Ruleset // as in Exec
 	Loopback bool
+	Device   Device
 }
+
+// Device is the network device that programs of the phase need, with its addresses and the gateways of its routes, as bytes; without
+// addresses there is none. The init makes it once, before the first program that needs it, and sends a Made.
+type Device struct{ Addresses, Gateways [][]byte }
+
+// Made comes before Started, and before Expected, with the descriptor of the device's frames.
+type Made struct{ ID uint64 }
 
 // Expected answers an Expect, with the ruleset's descriptor if rules were given.
 type Expected struct{ ID uint64 }
@@ -283,7 +293,7 @@ var newMessage = [...]func() Message{
 	KindStarted: func() Message { return new(Started) }, KindExited: func() Message { return new(Exited) },
 	KindFailed: func() Message { return new(Failed) }, KindListener: func() Message { return new(Listener) },
 	KindExpect: func() Message { return new(Expect) }, KindExpected: func() Message { return new(Expected) },
-	KindAdopt: func() Message { return new(Adopt) },
+	KindAdopt: func() Message { return new(Adopt) }, KindDevice: func() Message { return new(Made) },
 }
 
 func (m *Setup) fields(c *codec) Kind {
@@ -328,6 +338,7 @@ func (m *Exec) fields(c *codec) Kind {
 	c.bytes(&m.Seccomp)
 	m.Landlock.fields(c)
 	c.bool(&m.Loopback)
+	m.Device.fields(c)
 	for i := range m.Stdio {
 		c.fd(&m.Stdio[i])
 	}
@@ -384,8 +395,16 @@ func (m *Expect) fields(c *codec) Kind {
 	c.uint(&m.ID)
 	m.Landlock.fields(c)
 	c.bool(&m.Loopback)
+	m.Device.fields(c)
 	return KindExpect
 }
+
+func (d *Device) fields(c *codec) {
+	list(c, &d.Addresses, c.bytes)
+	list(c, &d.Gateways, c.bytes)
+}
+
+func (m *Made) fields(c *codec) Kind { c.uint(&m.ID); return KindDevice }
 
 func (m *Expected) fields(c *codec) Kind { c.uint(&m.ID); return KindExpected }
 

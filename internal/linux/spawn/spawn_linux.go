@@ -86,7 +86,8 @@ type Init struct {
 	waiting map[uint64]chan answer // by exec id: the answer to an exec
 	exits   map[uint64]chan exit   // by exec id: how it ended
 	reaped  bool
-	lost    error // why its messages are unreadable, or nil
+	lost    error    // why its messages are unreadable, or nil
+	device  *os.File // frames of the network device, until TakeDevice
 
 	listeners map[uint64]*os.File      // by exec id: of programs that are being started
 	examiners map[uint64]chan *os.File // by exec id: where the listener goes at once
@@ -305,6 +306,12 @@ func (i *Init) listen() {
 			i.answerLocked(m.ID, msg, files)
 		case *initproto.Listener:
 			i.keepLocked(m.ID, files)
+		case *initproto.Made:
+			closeFiles([]*os.File{i.device}) // an init sends one; nil is allowed
+			if i.device = nil; len(files) == 1 {
+				i.device, files = files[0], nil
+			}
+			closeFiles(files)
 		case *initproto.Exited:
 			if c := i.exits[m.ID]; c != nil {
 				c <- exit{m.Status, m.At, m.NoRoutes, m.MaxRSS}
@@ -375,7 +382,19 @@ func (i *Init) notifyWaiting() {
 		_ = f.Close()
 		delete(i.listeners, id)
 	}
+	closeFiles([]*os.File{i.device})
+	i.device = nil
 	close(i.done)
+}
+
+// TakeDevice returns the descriptor of the network device that the init has made for a program; nil if there is none, or if it was taken
+// before. The caller owns it.
+func (i *Init) TakeDevice() *os.File {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	f := i.device
+	i.device = nil
+	return f
 }
 
 func closeFiles(files []*os.File) {

@@ -130,8 +130,11 @@ func (r *Run) RequestWith(uploads Uploads) (executor.Request, error) {
 
 // checkWords refuses a word that is not in its closed set.
 func checkWords(p *executor.Policy) error {
-	if _, err := sandbox.ParseNetwork(string(p.Network)); p.Network != "" && err != nil {
-		return err
+	if err := p.Network.Validate(); err != nil {
+		return sandbox.Invalid("network", "%w", err)
+	}
+	if err := p.CompileNetwork.Validate(); err != nil {
+		return sandbox.Invalid("compile-network", "%w", err)
 	}
 	if _, err := sandbox.ParseScratch(string(p.Scratch)); p.Scratch != "" && err != nil {
 		return err

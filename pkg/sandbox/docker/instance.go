@@ -143,7 +143,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 		Phase: p.Phase,
 		Policy: seccomp.Policy{
 			DenySetID:    slices.ContainsFunc(i.spec.Volumes, func(v sandbox.Volume) bool { return v.Writable }),
-			DenyAllocate: i.spec.VolumeCap() > 0, Notify: true, Interfaces: p.Network == sandbox.NetworkLocalhost,
+			DenyAllocate: i.spec.VolumeCap() > 0, Notify: true, Interfaces: p.Network.HasLoopback(),
 		},
 		Exec: initproto.Exec{
 			Args: p.Args, Env: p.Environ(), Dir: p.Workdir, UID: uint32(i.spec.User.UID), GID: uint32(i.spec.User.GID),
@@ -155,7 +155,7 @@ func (i *instance) start(ctx context.Context, p *sandbox.Process) (*task, error)
 				{Resource: rlimitSigpending, Soft: 4096, Max: 4096},
 				{Resource: rlimitNice}, {Resource: rlimitRTPriority},
 			},
-			Loopback: p.Network == sandbox.NetworkLocalhost, NewCgroupNS: true, IntoCgroup: -1, Stdio: [3]int{-1, -1, -1},
+			Loopback: p.Network.HasLoopback(), NewCgroupNS: true, IntoCgroup: -1, Stdio: [3]int{-1, -1, -1},
 		},
 	}
 	if most := uint64(i.spec.VolumeCap()); most > 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/files"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
@@ -121,7 +122,7 @@ func (i *instance) NewPhase() (p *box.Phase, err error) {
 
 // SetUp makes an init build its file system. The scratch mount goes from phase to phase: the first init sends back a
 // descriptor for the next.
-func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ sandbox.NetworkMode) error {
+func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ network.Policy) error {
 	masks := i.Host.Masks()
 	m := &initproto.Setup{
 		Namespaced: true, HostMountNS: i.b.namespaces.mount, HostUserNS: i.b.namespaces.user,
@@ -206,7 +207,7 @@ func (i *instance) Admit(*box.Phase, *sandbox.Process) error { return nil }
 // Describe completes the message by which an init starts a process.
 func (i *instance) Describe(p *box.Phase, process *sandbox.Process, m *initproto.Exec) {
 	m.UID, m.GID, m.KeepGroups = uint32(i.Spec.User.UID), uint32(i.Spec.User.GID), i.ID.KeepGroups
-	m.Rlimits, m.NewCgroupNS, m.Loopback = p.Rlimits(process.Limits), true, process.Network == sandbox.NetworkLocalhost
+	m.Rlimits, m.NewCgroupNS, m.Loopback = p.Rlimits(process.Limits), true, process.Network.HasLoopback()
 	m.Landlock = rootfs.Landlock(i.Spec, process.Network, i.Policy.DenyUncounted)
 }
 

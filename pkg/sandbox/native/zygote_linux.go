@@ -20,6 +20,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
@@ -243,7 +244,7 @@ type fork struct {
 	z       *zygote
 	i       *instance
 	ph      *box.Phase
-	network sandbox.NetworkMode // of the Landlock rules
+	network network.Policy // of the Landlock rules, and of the device
 	foreign *spawn.Foreign
 	process *zygotes.Fork
 	started atomic.Bool
@@ -282,10 +283,14 @@ const forkTimeout = 5 * time.Second
 // that its owner makes another (W5).
 func (f *fork) make(ctx context.Context, p *sandbox.Process) (err error) {
 	i, ph := f.i, f.ph
+	device, err := i.Device(p.Network)
+	if err != nil {
+		return err
+	}
 	f.foreign, err = box.Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Foreign, error) {
 		return ph.Init.Expect(ctx, &initproto.Expect{
 			ID: i.NextExec(), Landlock: rootfs.Landlock(i.Spec, p.Network, i.Policy.DenyUncounted),
-			Loopback: p.Network == sandbox.NetworkLocalhost,
+			Loopback: p.Network.HasLoopback(), Device: device,
 		})
 	})
 	if err != nil {
@@ -322,14 +327,17 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		return nil, unsuited("the fork was started before")
 	}
 	err := f.z.serves(f.i, p)
-	if err == nil && p.Network != f.network {
+	if err == nil && !p.Network.Equal(f.network) {
 		err = unsuited("the fork was made for a network of another kind")
 	}
 	if err == nil {
 		// A process that enters the phase from here on waits until the fork is an ordinary program.
 		f.ph.Entry.Lock()
 		defer f.ph.Entry.Unlock()
-		err = f.i.NamePhase(f.ph, p.Phase, p.Limits)
+		err = f.i.NamePhase(f.ph, p)
+	}
+	if err == nil {
+		err = f.ph.StartNetwork(ctx, p)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -351,7 +359,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		return nil, errors.Join(f.ph.StartFailure(expected, err), f.Close())
 	}
 	f.once.Do(f.closeWaiting)
-	return f.i.NewTask(f.ph, p, program, expected), nil
+	return f.i.Connected(ctx, f.i.NewTask(f.ph, p, program, expected))
 }
 
 // begin sends the request.

@@ -18,8 +18,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
@@ -87,9 +88,9 @@ func (c *container) waitForRuntime() (err error) {
 }
 
 // build makes a container, and compares its isolation with the requirements of the sandbox.
-func (c *container) build(ctx context.Context, network sandbox.NetworkMode) (err error) {
+func (c *container) build(ctx context.Context, n network.Policy) (err error) {
 	i, r := c.i, c.i.b.runtime
-	c.Network = network
+	c.Network = n
 	group := c.Cgroup.Programs()
 	if i.ns.helper != nil || i.Host.Counts.Any {
 		if err := c.MakeGroup(group); err != nil {
@@ -100,7 +101,7 @@ func (c *container) build(ctx context.Context, network sandbox.NetworkMode) (err
 		return c.buildInHelper(ctx)
 	}
 	v2 := i.Host.Cgroups.Version() == "v2"
-	if err := c.makeNamespaces(group, network == sandbox.NetworkLocalhost, v2); err != nil {
+	if err := c.makeNamespaces(group, n.HasLoopback(), v2); err != nil {
 		return err
 	}
 	if err := c.waitForRuntime(); err != nil {
@@ -335,6 +336,27 @@ func (c *container) raiseLoopback() error {
 			return err
 		}
 		return initproc.RaiseLoopback()
+	}))
+}
+
+// makeDevice makes the device of a network with rules, in root's case: the network namespace is not the container's own.
+func (c *container) makeDevice(n network.Policy) error {
+	if !n.HasRules() || c.Frames != nil {
+		return nil
+	}
+	d, err := c.i.Device(n)
+	if err != nil {
+		return err
+	}
+	return failure("make device", "network", onThread(func() error {
+		if err := unix.Setns(int(c.netNS.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		frames, err := netdev.Open(netdev.Config{Addresses: d.Addresses, Gateways: d.Gateways})
+		if err == nil {
+			c.Frames = os.NewFile(uintptr(frames), "frames")
+		}
+		return err
 	}))
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootfs"
@@ -160,9 +161,9 @@ func (i *instance) unmountScratch(context.Context) error {
 func (i *instance) NewPhase() (*box.Phase, error) { return i.newContainer().Phase, nil }
 
 // SetUp makes the container of a phase, and compares its isolation with the requirements of the sandbox.
-func (i *instance) SetUp(ctx context.Context, p *box.Phase, network sandbox.NetworkMode) error {
+func (i *instance) SetUp(ctx context.Context, p *box.Phase, n network.Policy) error {
 	c := p.Container.(*container)
-	err := c.build(ctx, network)
+	err := c.build(ctx, n)
 	if err != nil {
 		_ = c.waitForRuntime() // afterwards the init is known, and can be ended
 	}
@@ -177,12 +178,22 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 	return i.Instance.Start(ctx, p)
 }
 
-// Admit brings up the loopback for a process that needs it.
+// Admit brings up the loopback for a process that needs it, and makes the device of a network with rules.
 func (i *instance) Admit(p *box.Phase, process *sandbox.Process) error {
-	if process.Network != sandbox.NetworkLocalhost || p.Network == sandbox.NetworkLocalhost {
+	c := p.Container.(*container)
+	if process.Network.HasRules() && (c.kind.kernel || c.helper != nil) {
+		return &sandbox.Error{
+			Backend: Name, Op: "start", Kind: sandbox.ErrUnsupported,
+			Err:  fmt.Errorf("%s has no network with rules here", c.kind.name),
+			Hint: "--backend native, or as root --backend oci --runtime runc; or --network none",
+		}
+	}
+	if err := c.makeDevice(process.Network); err != nil {
+		return err
+	}
+	if !process.Network.HasLoopback() || p.Network.HasLoopback() {
 		return nil
 	}
-	c := p.Container.(*container)
 	if c.kind.kernel {
 		return &sandbox.Error{
 			Backend: Name, Op: "start", Kind: sandbox.ErrUnsupported,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -326,10 +327,10 @@ func smokeWalls(t *testing.T, run func(sandbox.Process, string) *sandbox.Result)
 	// A loopback for the process that asks for it, and a limit for the process that needs it.
 	local := sh("exec 3<>/dev/tcp/127.0.0.1/1")
 	local.Args[0] = "bash"
-	for network, want := range map[sandbox.NetworkMode]string{sandbox.NetworkNone: "unreachable", sandbox.NetworkLocalhost: "refused"} {
-		local.Network = network
+	for mode, want := range map[network.Mode]string{network.None: "unreachable", network.Localhost: "refused"} {
+		local.Network.Mode = mode
 		if res = run(local, ""); !strings.Contains(string(res.Stderr.Bytes()), want) {
-			t.Errorf("%s: %q", network, res.Stderr.Bytes())
+			t.Errorf("%s: %q", mode, res.Stderr.Bytes())
 		}
 	}
 	crowd := sandbox.Process{Args: []string{"python3", "-c", `

@@ -18,7 +18,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
@@ -293,7 +292,7 @@ func (c *container) buildInHelper(ctx context.Context) (err error) {
 	}
 	order := &helperOrder{
 		What: orderOpen, Place: i.ns.dir, KeepGroups: i.helper.KeepGroups, Settings: i.Host.Self.Settings(), Parts: parts,
-		Loopback: c.Network == sandbox.NetworkLocalhost, Census: i.Host.Counts.Short(),
+		Loopback: c.Network.HasLoopback(), Census: i.Host.Counts.Short(),
 		Runtime: c.runtime, Command: c.command(), Stdin: c.kind.stdin,
 	}
 	if order.HostMountNS, err = inode("self", "mnt"); err != nil {

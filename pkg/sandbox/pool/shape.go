@@ -134,7 +134,7 @@ func canBecome(waits, p *sandbox.Process) bool {
 	}
 	limits := p.Limits
 	clearManagerLimits(&limits)
-	if p.MergeOutput != waits.MergeOutput || limits != waits.Limits || p.Network != waits.Network || p.Workdir != waits.Workdir {
+	if p.MergeOutput != waits.MergeOutput || limits != waits.Limits || !p.Network.Equal(waits.Network) || p.Workdir != waits.Workdir {
 		return false
 	}
 	if args := waitingArgs(p); len(args) < len(waits.Args) || !slices.Equal(args[:len(waits.Args)], waits.Args) {

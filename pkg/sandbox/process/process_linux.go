@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/box"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
@@ -100,7 +101,7 @@ func refuse(spec *sandbox.Spec) error {
 		{slices.ContainsFunc(spec.Root.Add, func(m sandbox.Mount) bool { return m.Source != m.Target }),
 			"showing something in another place than the host has it"},
 		{spec.WritableRoot, "a writable root"},
-		{spec.Network == sandbox.NetworkLocalhost, "a network of its own"},
+		{spec.Network.HasLoopback(), "a network of its own"},
 		{spec.Scratch == sandbox.ScratchDisk, "a scratch disk"},
 	} {
 		if f.asked {
@@ -177,7 +178,7 @@ func (i *instance) NewPhase() (p *box.Phase, err error) {
 }
 
 // SetUp tells the init that there is nothing to build.
-func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ sandbox.NetworkMode) error {
+func (i *instance) SetUp(ctx context.Context, p *box.Phase, _ network.Policy) error {
 	p.Asked, p.InitPID = true, p.Init.PID()
 	_, err := p.Init.Setup(ctx, &initproto.Setup{Root: -1, Scratch: -1}, nil)
 	p.Failed = err != nil

@@ -16,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/scratch"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/supervisor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/rootless"
 )
@@ -26,7 +27,7 @@ type Kind interface {
 	NewPhase() (*Phase, error)
 	// SetUp makes the init of a phase that NewPhase returned build its file system, or waits until a runtime has built
 	// it.
-	SetUp(ctx context.Context, p *Phase, network sandbox.NetworkMode) error
+	SetUp(ctx context.Context, p *Phase, n network.Policy) error
 	// Admit prepares a phase for one more process.
 	Admit(p *Phase, process *sandbox.Process) error
 	// Describe completes the message by which the init of a phase starts a process: ids, resource limits, Landlock rules.

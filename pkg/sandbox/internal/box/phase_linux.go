@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
@@ -46,8 +47,9 @@ type Phase struct {
 	Join      []*os.File         // files that a program writes to, to enter the group; one per hierarchy
 	Born      *os.File           // cgroup that clone starts the program in instead, where the kernel can; or nil
 	Poller    *LimitPoller       // keeps limits where no cgroup does, or nil
-	Network   sandbox.NetworkMode
+	Network   network.Policy
 	Held      []*os.File // files that a fork needs until its end
+	Frames    *os.File   // of the network device, where the init does not make it; or nil
 	Before    Usage      // CPU time of the init's parents when the init was set up
 
 	NetworkFixed bool // the container's kernel has looked at its network once and for all
@@ -61,6 +63,9 @@ type Phase struct {
 
 	name      string
 	limits    sandbox.Limits
+	applied   cgroup.Limits         // of Group
+	reserved  int                   // threads of the network, in addition to the limit of processes
+	network   *phaseNetwork         // or nil
 	floored   atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
 	killed    atomic.Bool           // by us; an init that is not killed ends with its last process
 	abandoned atomic.Bool           // a fork did not start in it: later processes go to another phase
@@ -77,7 +82,8 @@ func NewPhase(i *Instance) *Phase { return &Phase{Instance: i, limits: i.Spec.Li
 
 // MakeGroup makes the cgroup of the phase's programs; the init stays outside.
 func (p *Phase) MakeGroup(group *cgroup.Group) error {
-	if err := group.Make(p.Instance.Host.Limits(p.limits)); err != nil {
+	p.applied = p.groupLimits(p.limits)
+	if err := group.Make(p.applied); err != nil {
 		return p.failure("make cgroup", "cgroup", err)
 	}
 	p.Group = group
@@ -148,16 +154,26 @@ func (p *Phase) StartFailure(expected *measure.Program, err error) error {
 
 // limit puts limits in force, before the phase starts its first program.
 func (p *Phase) limit(l sandbox.Limits) error {
-	limits := p.Instance.Host.Limits
-	if want := limits(l); p.Group != nil && want != limits(p.limits) {
-		if err := p.Group.Set(want); err != nil {
-			return p.failure("set limits", "cgroup", err)
-		}
-	}
 	p.limits = l
+	if err := p.applyLimits(); err != nil {
+		return err
+	}
 	if p.Poller != nil {
 		return p.Poller.begin(l)
 	}
+	return nil
+}
+
+// applyLimits sets the limits of the cgroup where they have changed.
+func (p *Phase) applyLimits() error {
+	want := p.groupLimits(p.limits)
+	if p.Group == nil || want == p.applied {
+		return nil
+	}
+	if err := p.Group.Set(want); err != nil {
+		return p.failure("set limits", "cgroup", err)
+	}
+	p.applied = want
 	return nil
 }
 
@@ -174,9 +190,10 @@ func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		if p.leaves {
 			defer i.ending.Done()
 		}
-		for _, f := range slices.Concat(p.Join, p.Held, []*os.File{p.Born}) {
+		for _, f := range slices.Concat(p.Join, p.Held, []*os.File{p.Born, p.Frames}) {
 			_ = f.Close() // Close of nil is allowed
 		}
+		p.endNetwork()
 		var stuck error
 		if p.Container != nil {
 			stuck = p.Container.CloseRelays()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/faults"
 )
@@ -36,7 +37,7 @@ func (i *Instance) enter(ctx context.Context, process *sandbox.Process) (*Phase,
 	if err != nil {
 		return nil, err
 	}
-	err = i.nameLocked(p, name, process.Limits)
+	err = i.nameLocked(p, process)
 	if err == nil {
 		err = i.Kind.Admit(p, process)
 	}
@@ -48,10 +49,10 @@ func (i *Instance) enter(ctx context.Context, process *sandbox.Process) (*Phase,
 }
 
 // nextLocked returns a phase that has run no process: the spare one, or another. With mu held.
-func (i *Instance) nextLocked(ctx context.Context, network sandbox.NetworkMode) (*Phase, error) {
+func (i *Instance) nextLocked(ctx context.Context, n network.Policy) (*Phase, error) {
 	p := i.spare
 	i.spare = nil
-	if p != nil && p.NetworkFixed && p.Network != network {
+	if p != nil && p.NetworkFixed && !p.Network.Equal(n) {
 		if err := p.Discard(ctx); err != nil {
 			return nil, err
 		}
@@ -62,7 +63,7 @@ func (i *Instance) nextLocked(ctx context.Context, network sandbox.NetworkMode) 
 	}
 	p, err := i.Kind.NewPhase()
 	if err == nil {
-		err = i.Kind.SetUp(ctx, p, network)
+		err = i.Kind.SetUp(ctx, p, n)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.Discard(ctx))
@@ -71,10 +72,11 @@ func (i *Instance) nextLocked(ctx context.Context, network sandbox.NetworkMode) 
 }
 
 // nameLocked gives a phase its name and its limits, before its first process. With mu held.
-func (i *Instance) nameLocked(p *Phase, name string, l sandbox.Limits) error {
-	p.name, p.tasks = name, 1
-	i.phases[name] = p
-	return p.limit(l)
+func (i *Instance) nameLocked(p *Phase, process *sandbox.Process) error {
+	p.name, p.tasks = process.Phase, 1
+	p.hasNetwork(process.Network)
+	i.phases[p.name] = p
+	return p.limit(process.Limits)
 }
 
 // SetSpare keeps the first phase of the sandbox, which is set up, for the first process.
@@ -93,7 +95,7 @@ func (i *Instance) Spare() *Phase {
 }
 
 // SetAside returns a phase that no process enters, for a fork. The caller names or abandons it.
-func (i *Instance) SetAside(ctx context.Context, network sandbox.NetworkMode) (*Phase, error) {
+func (i *Instance) SetAside(ctx context.Context, n network.Policy) (*Phase, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.spare == nil {
@@ -102,7 +104,7 @@ func (i *Instance) SetAside(ctx context.Context, network sandbox.NetworkMode) (*
 	if i.destroyed {
 		return nil, faults.Destroyed(i.Host.Name)
 	}
-	p, err := i.nextLocked(ctx, network)
+	p, err := i.nextLocked(ctx, n)
 	if err == nil {
 		i.aside = append(i.aside, p)
 	}
@@ -111,20 +113,20 @@ func (i *Instance) SetAside(ctx context.Context, network sandbox.NetworkMode) (*
 
 // NamePhase gives a phase that was set aside its name and limits. An error of kind ErrState says that a phase of that
 // name exists, or that the sandbox is destroyed.
-func (i *Instance) NamePhase(p *Phase, name string, l sandbox.Limits) error {
+func (i *Instance) NamePhase(p *Phase, process *sandbox.Process) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.destroyed {
 		return faults.Destroyed(i.Host.Name)
 	}
-	if i.phases[name] != nil {
+	if i.phases[process.Phase] != nil {
 		return &sandbox.Error{
 			Backend: i.Host.Name, Op: "fork", Kind: sandbox.ErrState, Hint: "start it cold",
-			Err: fmt.Errorf("a process was started in phase %q before", name),
+			Err: fmt.Errorf("a process was started in phase %q before", process.Phase),
 		}
 	}
 	i.aside = slices.DeleteFunc(i.aside, func(o *Phase) bool { return o == p })
-	return i.nameLocked(p, name, l)
+	return i.nameLocked(p, process)
 }
 
 // Abandon ends a phase that was set aside, named or not.

@@ -44,18 +44,39 @@ func (i *Instance) startIn(ctx context.Context, p *Phase, process *sandbox.Proce
 		m.Terminal, m.Rows, m.Cols = true, process.TTY.Rows, process.TTY.Cols
 	}
 	i.Kind.Describe(p, process, m)
+	if err := p.StartNetwork(ctx, process); err != nil {
+		return nil, errors.Join(err, p.leaveUnused(ctx))
+	}
+	m.Device = p.deviceFor(process)
 	expected := i.Expected(p, m.Rlimits)
 	program, err := Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Program, error) { return p.run(ctx, m, expected) })
 	if err != nil {
-		err = p.StartFailure(expected, err)
-		if p.Leave() {
-			p.Init.End()
-			_, finishErr := p.Finish(ctx)
-			err = errors.Join(err, finishErr)
-		}
-		return nil, err
+		return nil, errors.Join(p.StartFailure(expected, err), p.leaveUnused(ctx))
 	}
-	return i.NewTask(p, process, program, expected), nil
+	return i.Connected(ctx, i.NewTask(p, process, program, expected))
+}
+
+// leaveUnused removes a process that did not start from its phase.
+func (p *Phase) leaveUnused(ctx context.Context) error {
+	if !p.Leave() {
+		return nil
+	}
+	p.Init.End()
+	_, err := p.Finish(ctx)
+	return err
+}
+
+// Connected connects the network of a task that has just started. A task without its network is ended.
+func (i *Instance) Connected(ctx context.Context, t *Task) (sandbox.Task, error) {
+	err := t.phase.connectNetwork(ctx)
+	if err == nil {
+		return t, nil
+	}
+	_ = t.Kill()
+	t.CloseOutput()
+	_, _ = t.Wait()
+	_, finishErr := t.Finish(context.WithoutCancel(ctx))
+	return nil, errors.Join(err, finishErr)
 }
 
 // run makes the init start a program, which is measured before its exec if its process is one of the host's.
@@ -86,7 +107,7 @@ func (i *Instance) Expected(p *Phase, rlimits []initproto.Rlimit) *measure.Progr
 		return nil
 	}
 	return &measure.Program{
-		Backend: i.Host.Name, Asked: i.claimed(), Group: p.Group, Limits: i.Host.Limits(p.limits), Rlimits: slices.Clone(rlimits),
+		Backend: i.Host.Name, Asked: i.claimed(), Group: p.Group, Limits: p.groupLimits(p.limits), Rlimits: slices.Clone(rlimits),
 		WritableRoot: i.Spec.WritableRoot, Require: i.Spec.Require, Strict: i.Spec.Strict, Grade: i.Host.Grade,
 	}
 }
@@ -108,7 +129,7 @@ func (i *Instance) NewTask(p *Phase, process *sandbox.Process, program *spawn.Pr
 	}
 	if !i.Host.Opaque {
 		policy := i.Policy
-		policy.Interfaces = process.Network == sandbox.NetworkLocalhost
+		policy.Interfaces = process.Network.HasLoopback()
 		t.countRefusals(policy)
 	}
 	iso := expected.Isolation(program.Examined() || i.Host.Opaque)

@@ -35,6 +35,7 @@ var (
 	_ sandbox.Watched    = (*Task)(nil)
 	_ sandbox.Witness    = (*Task)(nil)
 	_ sandbox.Routed     = (*Task)(nil)
+	_ sandbox.Networked  = (*Task)(nil)
 	_ sandbox.Measured   = (*Task)(nil)
 	_ sandbox.Resettable = (*Task)(nil)
 )

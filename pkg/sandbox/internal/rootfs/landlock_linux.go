@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -23,7 +24,7 @@ const (
 )
 
 // Landlock is the Landlock ruleset of a process, as far as this kernel has it; empty where it has none.
-func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (m initproto.Ruleset) {
+func Landlock(spec *sandbox.Spec, n network.Policy, uncounted bool) (m initproto.Ruleset) {
 	abi := LandlockABI()
 	if abi < MinLandlockABI {
 		return m // the isolation report says so
@@ -35,7 +36,7 @@ func Landlock(spec *sandbox.Spec, network sandbox.NetworkMode, uncounted bool) (
 	if abi >= 5 {
 		known |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 	}
-	if abi >= 4 && network == sandbox.NetworkNone {
+	if abi >= 4 && !n.HasLoopback() {
 		m.Net = landNet // with no rule, nothing of it is granted
 	}
 	if abi >= 6 { // in addition to the network and pid namespaces

@@ -1,0 +1,62 @@
+package network
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+)
+
+// Report is what a network did so far.
+type Report struct {
+	Refused      []Refused             `json:"refused,omitempty"`
+	Destinations []monitor.Destination `json:"destinations,omitempty"`
+	Lost         int                   `json:"lost,omitempty"` // refusals and destinations that did not fit
+}
+
+// Refused is a name or a connection that was not allowed.
+type Refused struct {
+	Host     string `json:"host"`
+	Port     uint16 `json:"port,omitempty"`
+	Protocol string `json:"protocol"` // tcp, udp, dns
+	Reason   string `json:"reason"`
+	Allow    string `json:"allow,omitempty"` // the rule that would allow it
+	Count    int    `json:"count"`
+}
+
+// Limits bound a network. Zero means no limit.
+type Limits struct {
+	Rate        int64 `json:"rate,omitempty"`        // bytes per second, both directions together
+	Bytes       int64 `json:"bytes,omitempty"`       // in all, both directions together
+	Connections int   `json:"connections,omitempty"` // open at a time
+}
+
+// Sentence describes a refusal for people.
+func (r *Refused) Sentence() string {
+	if r.Protocol == "dns" {
+		return fmt.Sprintf("the name %s was not resolved: %s", r.Host, r.Reason)
+	}
+	return fmt.Sprintf("%s port %d (%s) was refused: %s", r.Host, r.Port, r.Protocol, r.Reason)
+}
+
+// PublishedHost stands for the clients of published ports among the destinations.
+const PublishedHost = "published"
+
+// Needed is the least policy that allows the destinations.
+func (r *Report) Needed() Policy {
+	type hostKey struct{ host, protocol string }
+	ports := map[hostKey][]uint16{}
+	for _, d := range r.Destinations {
+		if d.Host != PublishedHost {
+			k := hostKey{d.Host, d.Protocol}
+			ports[k] = append(ports[k], d.Port)
+		}
+	}
+	p := Policy{Mode: Allow}
+	for k, list := range ports {
+		slices.Sort(list)
+		p.Allow = append(p.Allow, exact(k.host, Protocol(k.protocol), slices.Compact(list)...))
+	}
+	slices.Sort(p.Allow)
+	return p
+}

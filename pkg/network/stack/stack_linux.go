@@ -1,0 +1,272 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
+)
+
+// Options describe a network.
+type Options struct {
+	Device int // descriptor of the frames: see package netdev
+	Filter *network.Filter
+	Limits network.Limits
+	// OnRefusal is called for the first of each kind of refusal. It must not block.
+	OnRefusal func(network.Refused)
+	Published []Published
+	// IsLocal reports whether an address is this machine's own; default: the kernel decides.
+	IsLocal func(netip.Addr) bool
+	// Lookup resolves names; default: the host's resolver.
+	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+}
+
+// Stack is the network of one phase of a sandbox.
+type Stack struct {
+	stack    *stack.Stack
+	link     stack.LinkEndpoint
+	names    *names
+	resolver *resolver
+	ledger   *ledger
+	filter   *network.Filter
+	limits   network.Limits
+	lookup   func(ctx context.Context, name string) ([]netip.Addr, error)
+	isLocal  func(netip.Addr) bool
+	bucket   *bucket
+
+	ctx    context.Context //nolint:containedctx // of all flows
+	cancel context.CancelFunc
+	flows  sync.WaitGroup
+	open   atomic.Int64
+	moved  atomic.Int64
+}
+
+const nic = 1
+
+// Buffers of a connection inside the stack. The kernel's own sockets on both sides have theirs.
+var (
+	receiveBuffer = tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 4 << 20}
+	sendBuffer    = tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 4 << 20}
+)
+
+// New builds the stack. The caller keeps the device and closes it after Close.
+func New(o Options) (*Stack, error) {
+	ranges, err := o.Filter.Ranges()
+	if err != nil {
+		return nil, err
+	}
+	names := &names{Ranges: ranges, number: map[string]uint32{}}
+	s := &Stack{
+		names: names, ledger: newLedger(o.OnRefusal), filter: o.Filter, limits: o.Limits, lookup: o.Lookup,
+		isLocal: o.IsLocal, bucket: newBucket(o.Limits.Rate),
+		stack: stack.New(stack.Options{
+			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
+		}),
+	}
+	if s.lookup == nil {
+		s.lookup = lookupHost
+	}
+	if s.isLocal == nil {
+		s.isLocal = localAddresses()
+	}
+	s.resolver = &resolver{filter: o.Filter, names: names, lookup: s.lookup, refuse: s.ledger.refuse}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.link, err = fdbased.New(&fdbased.Options{
+		FDs: []int{o.Device}, MTU: netdev.MTU, EthernetHeader: true, Address: netdev.GatewayMAC,
+		PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open device: %w", err)
+	}
+	if err := s.configure(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	for _, p := range o.Published {
+		s.publish(p)
+	}
+	return s, nil
+}
+
+func (s *Stack) configure() error {
+	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
+	for _, option := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &receiveBuffer, &sendBuffer} {
+		if err := s.stack.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
+			return fmt.Errorf("set TCP options: %s", err)
+		}
+	}
+	s.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s.stack, 0, maxHandshakes, s.acceptTCP).HandlePacket)
+	s.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s.stack, s.acceptUDP).HandlePacket)
+	if err := s.stack.CreateNIC(nic, s.link); err != nil {
+		return fmt.Errorf("make interface: %s", err)
+	}
+	gateway4, gateway6 := s.names.Gateway()
+	sandbox4, sandbox6 := s.names.Sandbox()
+	for a, sandbox := range map[netip.Addr]netip.Addr{gateway4: sandbox4, gateway6: sandbox6} {
+		protocol := ipv4.ProtocolNumber
+		if a.Is6() {
+			protocol = ipv6.ProtocolNumber
+		}
+		if err := s.stack.AddStaticNeighbor(nic, protocol, tcpip.AddrFromSlice(sandbox.AsSlice()), netdev.MAC); err != nil {
+			return fmt.Errorf("add neighbour %s: %s", sandbox, err)
+		}
+		address := tcpip.ProtocolAddress{Protocol: protocol, AddressWithPrefix: tcpip.AddrFromSlice(a.AsSlice()).WithPrefix()}
+		if err := s.stack.AddProtocolAddress(nic, address, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("set address %s: %s", a, err)
+		}
+	}
+	// Packets to every address are for this stack, and it answers in the name of every address.
+	if err := s.stack.SetPromiscuousMode(nic, true); err != nil {
+		return fmt.Errorf("set promiscuous mode: %s", err)
+	}
+	if err := s.stack.SetSpoofing(nic, true); err != nil {
+		return fmt.Errorf("set spoofing: %s", err)
+	}
+	s.stack.SetRouteTable([]tcpip.Route{
+		{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic},
+	})
+	return nil
+}
+
+// maxHandshakes bounds connections that are being made.
+const maxHandshakes = 1024
+
+// Settle waits while data moves, for at most settleTimeout: what programs have sent before they ended is still on its way.
+func (s *Stack) Settle() {
+	for end, quiet := time.Now().Add(settleTimeout), 0; quiet < 2 && s.open.Load() > 0 && time.Now().Before(end); quiet++ {
+		before := s.moved.Load()
+		time.Sleep(settleInterval)
+		if s.moved.Load() != before {
+			quiet = -1
+		}
+	}
+}
+
+const (
+	settleTimeout  = 200 * time.Millisecond
+	settleInterval = 2 * time.Millisecond
+)
+
+// Report returns what the network did so far.
+func (s *Stack) Report() network.Report { return s.ledger.report() }
+
+// Close ends all flows and waits for them.
+func (s *Stack) Close() {
+	s.cancel()
+	s.link.Attach(nil) // ends the goroutine that reads the device
+	s.link.Wait()
+	s.stack.Close()
+	s.flows.Wait()
+}
+
+// flow is a connection of a program.
+type flow struct {
+	s        *Stack
+	target   netip.AddrPort // as the program addressed it
+	name     string         // for which the address stands; may be empty
+	protocol network.Protocol
+	dest     *monitor.Destination
+}
+
+// newFlow decides on a connection before anything is sent. The refusal is recorded.
+func (s *Stack) newFlow(a netip.Addr, port uint16, p network.Protocol) (*flow, bool) {
+	f := &flow{s: s, target: netip.AddrPortFrom(a, port), protocol: p}
+	name, own := s.names.find(a)
+	if own && name == "" {
+		f.refuse(network.Refusal{Reason: "no such host in the sandbox's network"})
+		return nil, false
+	}
+	f.name = name
+	if s.limits.Connections > 0 && s.open.Load() >= int64(s.limits.Connections) {
+		f.refuse(network.Refusal{Reason: fmt.Sprintf("more than %d connections at a time", s.limits.Connections)})
+		return nil, false
+	}
+	if s.limits.Bytes > 0 && s.moved.Load() >= s.limits.Bytes {
+		f.refuse(network.Refusal{Reason: fmt.Sprintf("more than %d bytes in all", s.limits.Bytes)})
+		return nil, false
+	}
+	var refused *network.Refusal
+	if name != "" {
+		refused = s.filter.ByName(name, p, port)
+	} else {
+		refused = s.filter.ByAddress(a, p, port, false, s.isLocal(a))
+	}
+	if refused != nil {
+		f.refuse(*refused)
+		return nil, false
+	}
+	return f, true
+}
+
+func (f *flow) host() string {
+	if f.name != "" {
+		return f.name
+	}
+	return f.target.Addr().String()
+}
+
+func (f *flow) refuse(r network.Refusal) {
+	f.s.ledger.refuse(refusal{Refusal: r, Host: f.host(), Port: f.target.Port(), Protocol: f.protocol})
+}
+
+// dial connects to the host's side. The addresses of a name are looked up and decided on for every connection.
+func (f *flow) dial(ctx context.Context) (net.Conn, error) {
+	candidates := []netip.Addr{f.target.Addr()}
+	if f.name != "" {
+		lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+		list, err := f.s.lookup(lookup, f.name)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		candidates = candidates[:0]
+		for _, a := range list {
+			if refused := f.s.filter.ByAddress(a, f.protocol, f.target.Port(), true, f.s.isLocal(a)); refused != nil {
+				refused.Reason = fmt.Sprintf("%s %s", refused.Reason, a)
+				f.refuse(*refused)
+				continue
+			}
+			candidates = append(candidates, a)
+		}
+	}
+	err := errors.New("no address is allowed")
+	for _, a := range candidates {
+		var c net.Conn
+		d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
+		if c, err = d.DialContext(ctx, string(f.protocol), netip.AddrPortFrom(a, f.target.Port()).String()); err == nil {
+			f.dest = f.s.ledger.connected(destinationKey{f.host(), f.target.Port(), f.protocol})
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+// count adds to the figures of a flow, and reports whether the limit of bytes allows more. It waits for the limit of the rate.
+func (f *flow) count(sent, received int) bool {
+	f.s.ledger.add(f.dest, sent, received)
+	f.s.bucket.wait(f.s.ctx, sent+received)
+	if moved := f.s.moved.Add(int64(sent + received)); f.s.limits.Bytes > 0 && moved > f.s.limits.Bytes {
+		f.refuse(network.Refusal{Reason: fmt.Sprintf("more than %d bytes in all", f.s.limits.Bytes)})
+		return false
+	}
+	return true
+}

@@ -1,0 +1,247 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/sandbox-run/sandbox-run/pkg/network"
+)
+
+// dialTimeout bounds a connection attempt on the host.
+const dialTimeout = 30 * time.Second
+
+const dnsPort = 53
+
+// chunk is how much is copied at a time; buffers are shared by all flows.
+const chunk = 64 << 10
+
+var buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+func addrOf(a tcpip.Address) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return addr.Unmap()
+}
+
+// isResolver reports whether an address is that of the name server: the one in /etc/resolv.conf, or the gateway's.
+func (s *Stack) isResolver(a netip.Addr, port uint16) bool {
+	v4, v6 := s.names.Gateway()
+	return port == dnsPort && (a == network.Resolver || a == v4 || a == v6)
+}
+
+// acceptTCP answers a SYN. It runs in a goroutine of its own.
+func (s *Stack) acceptTCP(r *tcp.ForwarderRequest) {
+	s.flows.Add(1)
+	defer s.flows.Done()
+	id := r.ID()
+	to := addrOf(id.LocalAddress)
+	if s.isResolver(to, id.LocalPort) {
+		if guest := acceptGuest(r); guest != nil {
+			s.serveDNS(guest)
+		}
+		return
+	}
+	f, allowed := s.newFlow(to, id.LocalPort, network.TCP)
+	if !allowed {
+		r.Complete(true)
+		return
+	}
+	s.open.Add(1)
+	defer s.open.Add(-1)
+	// The program is connected when the host is: a host that refuses is one that refuses the program.
+	host, err := f.dial(s.ctx)
+	if err != nil {
+		r.Complete(true)
+		return
+	}
+	guest := acceptGuest(r)
+	if guest == nil {
+		_ = host.Close()
+		return
+	}
+	f.relay(guest, host.(*net.TCPConn)) //nolint:forcetypeassert // it dials tcp
+}
+
+// guestConn is the program's end of a TCP connection.
+type guestConn struct {
+	ep tcpip.Endpoint
+	wq *waiter.Queue
+}
+
+// acceptGuest completes the handshake; nil if the program has given up.
+func acceptGuest(r *tcp.ForwarderRequest) *guestConn {
+	wq := new(waiter.Queue)
+	ep, err := r.CreateEndpoint(wq)
+	if err != nil {
+		r.Complete(true)
+		return nil
+	}
+	r.Complete(false)
+	return &guestConn{ep, wq}
+}
+
+// serveDNS answers queries over TCP, each behind its length.
+func (s *Stack) serveDNS(guest *guestConn) {
+	c := gonet.NewTCPConn(guest.wq, guest.ep)
+	defer func() { _ = c.Close() }()
+	stop := context.AfterFunc(s.ctx, func() { guest.ep.Abort() })
+	defer stop()
+	for {
+		_ = c.SetDeadline(time.Now().Add(lookupTimeout))
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		query := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(c, query); err != nil {
+			return
+		}
+		answer := s.resolver.answer(s.ctx, query)
+		if answer == nil {
+			return
+		}
+		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil { //nolint:gosec // small
+			return
+		}
+	}
+}
+
+// relay copies in both directions until both have ended, or one fails.
+func (f *flow) relay(guest *guestConn, host *net.TCPConn) {
+	abort := sync.OnceFunc(func() {
+		guest.ep.Abort()
+		_ = host.SetLinger(0)
+		_ = host.Close()
+	})
+	stop := context.AfterFunc(f.s.ctx, abort)
+	defer stop()
+	var received sync.WaitGroup
+	received.Go(func() {
+		if err := f.receive(guest, host); err != nil {
+			abort()
+		}
+	})
+	if err := f.send(guest, host, abort); err != nil {
+		abort()
+	}
+	received.Wait()
+	_ = host.Close()
+	guest.ep.Close()
+}
+
+// send copies what the program sends.
+func (f *flow) send(guest *guestConn, host *net.TCPConn, abort func()) error {
+	inspect := f.newInspector(abort)
+	defer inspect.stop()
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
+	guest.wq.EventRegister(&entry)
+	defer guest.wq.EventUnregister(&entry)
+	for {
+		buffer := buffers.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool's own
+		w := tcpip.SliceWriter(buffer[:])
+		result, err := guest.ep.Read(&w, tcpip.ReadOptions{})
+		var failed error
+		if err == nil {
+			if failed = inspect.pass(buffer[:result.Count], host); failed == nil && !f.count(result.Count, 0) {
+				failed = errLimit
+			}
+		}
+		buffers.Put(buffer)
+		switch err.(type) {
+		case nil:
+			if failed != nil {
+				return failed
+			}
+		case *tcpip.ErrWouldBlock:
+			<-ready
+		case *tcpip.ErrClosedForReceive:
+			return host.CloseWrite()
+		default:
+			return errors.New(err.String())
+		}
+	}
+}
+
+var errLimit = errors.New("limit of bytes reached")
+
+// receive copies what the host sends.
+func (f *flow) receive(guest *guestConn, host *net.TCPConn) error {
+	raw, err := host.SyscallConn()
+	if err != nil {
+		return err
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
+	guest.wq.EventRegister(&entry)
+	defer guest.wq.EventUnregister(&entry)
+	for {
+		var buffer *[chunk]byte
+		var n int
+		var failed error
+		// The buffer is taken when there is something to read: most connections wait most of the time.
+		err := raw.Read(func(fd uintptr) bool {
+			buffer = buffers.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool's own
+			for {
+				n, failed = unix.Read(int(fd), buffer[:])
+				if !errors.Is(failed, syscall.EINTR) {
+					break
+				}
+			}
+			if errors.Is(failed, syscall.EAGAIN) {
+				buffers.Put(buffer)
+				buffer = nil
+				return false
+			}
+			return true
+		})
+		if err = errors.Join(err, failed); err != nil || n <= 0 {
+			if buffer != nil {
+				buffers.Put(buffer)
+			}
+			if err != nil {
+				return err
+			}
+			if e := guest.ep.Shutdown(tcpip.ShutdownWrite); e != nil {
+				return errors.New(e.String())
+			}
+			return nil
+		}
+		err = guest.write(buffer[:n], ready)
+		buffers.Put(buffer)
+		if err != nil {
+			return err
+		}
+		if !f.count(0, n) {
+			return errLimit
+		}
+	}
+}
+
+// write writes all of data.
+func (g *guestConn) write(data []byte, ready <-chan struct{}) error {
+	r := bytes.NewReader(data)
+	for r.Len() > 0 {
+		_, err := g.ep.Write(r, tcpip.WriteOptions{})
+		switch err.(type) {
+		case nil:
+		case *tcpip.ErrWouldBlock:
+			<-ready
+		default:
+			return errors.New(err.String())
+		}
+	}
+	return nil
+}
