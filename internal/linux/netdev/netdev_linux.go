@@ -147,8 +147,9 @@ func configure(nl *netlink, c Config) error {
 	if err := nl.ask(unix.RTM_NEWLINK, 0, m.data); err != nil {
 		return failed("bring up "+Name, err)
 	}
+	v6 := hasIPv6()
 	for _, a := range c.Addresses {
-		if family(a) == unix.AF_INET6 && !hasIPv6() {
+		if family(a) == unix.AF_INET6 && !v6 {
 			continue
 		}
 		if err := nl.ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, addressMessage(index, a)); err != nil {
@@ -156,7 +157,7 @@ func configure(nl *netlink, c Config) error {
 		}
 	}
 	for _, gateway := range c.Gateways {
-		if family(gateway) == unix.AF_INET6 && !hasIPv6() {
+		if family(gateway) == unix.AF_INET6 && !v6 {
 			continue
 		}
 		if err := nl.ask(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, neighbourMessage(index, gateway)); err != nil {

@@ -2,6 +2,7 @@ package spawn
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -112,6 +113,8 @@ func (i *Init) reap(deadline time.Time, look func(pid int)) bool {
 	i.reaped = true
 	i.wait()
 	i.conn.close()
+	closeFiles([]*os.File{i.device}) // nil is allowed
+	i.device = nil
 	return true
 }
 

@@ -87,7 +87,7 @@ type Init struct {
 	exits   map[uint64]chan exit   // by exec id: how it ended
 	reaped  bool
 	lost    error    // why its messages are unreadable, or nil
-	device  *os.File // frames of the network device, until TakeDevice
+	device  *os.File // frames of the network device, until TakeDevice or Reap
 
 	listeners map[uint64]*os.File      // by exec id: of programs that are being started
 	examiners map[uint64]chan *os.File // by exec id: where the listener goes at once
@@ -382,8 +382,6 @@ func (i *Init) notifyWaiting() {
 		_ = f.Close()
 		delete(i.listeners, id)
 	}
-	closeFiles([]*os.File{i.device})
-	i.device = nil
 	close(i.done)
 }
 

@@ -77,6 +77,7 @@ func (i *instance) prepare(ctx context.Context) error {
 	if p.Init = s.init; s.err != nil || err != nil {
 		return errors.Join(s.err, err)
 	}
+	p.BeginNetwork(i.firstNetwork())
 	err = i.SetUp(ctx, p, i.Spec.Network)
 	if errors.Is(err, spawn.ErrGone) && ctx.Err() == nil {
 		// The init died as a spare one; the request is not the cause.
@@ -89,6 +90,14 @@ func (i *instance) prepare(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// firstNetwork is the network of the first process.
+func (i *instance) firstNetwork() network.Policy {
+	if len(i.Spec.Ahead) > 0 {
+		return i.Spec.Ahead[0].Network
+	}
+	return i.Spec.Network
 }
 
 func (i *instance) makeScratch() error {

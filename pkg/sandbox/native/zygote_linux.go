@@ -359,7 +359,7 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		return nil, errors.Join(f.ph.StartFailure(expected, err), f.Close())
 	}
 	f.once.Do(f.closeWaiting)
-	return f.i.Connected(ctx, f.i.NewTask(f.ph, p, program, expected))
+	return f.i.Connected(ctx, f.i.NewTask(f.ph, p, program, expected), p)
 }
 
 // begin sends the request.

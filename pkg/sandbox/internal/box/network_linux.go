@@ -20,14 +20,26 @@ import (
 // phaseNetwork is the network of a phase with rules: the process of its user-mode stack, behind the device of its init. All processes
 // of the phase share it.
 type phaseNetwork struct {
+	policy    network.Policy
+	started   chan struct{} // closed when the fields up to err are set
 	process   *netproc.Process
 	device    initproto.Device
-	config    network.Config
 	listeners []*os.File // of the published ports, until they are handed over
 	published []network.Port
+	err       error
+
+	config    network.Config
 	connected bool
 	report    *network.Report
-	ended     error // why the process ended before its phase
+}
+
+// close ends the process.
+func (n *phaseNetwork) close() {
+	<-n.started
+	n.closeListeners()
+	if n.process != nil {
+		n.report = n.process.Close()
+	}
 }
 
 // hasNetwork notes before the first process of a phase that there will be a network: its threads count in the limit of processes.
@@ -46,28 +58,34 @@ func (p *Phase) groupLimits(l sandbox.Limits) cgroup.Limits {
 	return limits
 }
 
-// StartNetwork starts the process of the phase's network, unless it runs. Programs have no network without it, so that an error refuses the
-// start.
-func (p *Phase) StartNetwork(ctx context.Context, process *sandbox.Process) error {
-	if !process.Network.HasRules() || p.network != nil {
-		return nil
+// BeginNetwork starts the process of the network of a phase in the background. StartNetwork waits for it.
+func (p *Phase) BeginNetwork(n network.Policy) {
+	if !n.HasRules() {
+		return
 	}
+	p.networking.Lock()
+	defer p.networking.Unlock()
+	p.hasNetwork(n)
+	if p.applyLimits() == nil {
+		p.network = p.newNetwork(p.Instance.lives, n) // StartNetwork reports errors
+	}
+}
+
+// newNetwork starts the process of a network.
+func (p *Phase) newNetwork(ctx context.Context, policy network.Policy) *phaseNetwork {
 	i := p.Instance
-	filter, device, err := i.compileNetwork(process.Network)
-	if err != nil {
-		return err
-	}
-	n := &phaseNetwork{device: device, config: network.Config{
-		Policy: process.Network, Bounds: i.Spec.Bounds, Limits: process.Limits.Network(),
-	}}
-	if err := n.listen(filter.Published()); err != nil {
-		return p.failure("publish a port", "network", err)
-	}
-	o := netproc.Options{Ended: func(err error) {
-		n.ended = err
-		_ = p.Kill() // its programs have no network any more
-	}}
-	if o.Filter, err = i.Host.Filter(seccomp.Policy{}); err == nil {
+	n := &phaseNetwork{policy: policy, started: make(chan struct{})}
+	go func() {
+		defer close(n.started)
+		filter, device, err := i.compileNetwork(policy)
+		if err == nil {
+			n.device = device
+			err = n.listen(filter.Published())
+		}
+		o := netproc.Options{Ended: func() { _ = p.Kill() }} // its programs have no network any more
+		if err == nil {
+			o.Filter, err = i.Host.Filter(seccomp.Policy{})
+		}
 		for _, f := range p.Join {
 			o.Cgroups = append(o.Cgroups, int(f.Fd()))
 		}
@@ -77,13 +95,42 @@ func (p *Phase) StartNetwork(ctx context.Context, process *sandbox.Process) erro
 		if i.Host.Self.Privileged {
 			o.UID = uint32(i.ID.Init) //nolint:gosec // an id
 		}
-		n.process, err = Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*netproc.Process, error) { return netproc.Start(ctx, o) })
+		if err == nil {
+			n.process, err = Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*netproc.Process, error) { return netproc.Start(ctx, o) })
+			err = p.networkFailure(err)
+		}
+		if n.err = err; err != nil {
+			n.closeListeners()
+		}
+	}()
+	return n
+}
+
+// StartNetwork starts the process of the phase's network, unless it runs, and makes room for its threads in the limit of processes.
+// Programs have no network without it, so that an error refuses the start.
+func (p *Phase) StartNetwork(ctx context.Context, process *sandbox.Process) error {
+	if !process.Network.HasRules() {
+		return nil
 	}
-	if err != nil {
-		n.closeListeners()
-		return p.networkFailure(err)
+	p.networking.Lock()
+	defer p.networking.Unlock()
+	if p.network != nil && !p.network.policy.Equal(process.Network) { // it was begun for another process
+		p.network.close()
+		p.network = nil
 	}
-	p.network = n
+	if p.network == nil {
+		p.network = p.newNetwork(ctx, process.Network)
+	}
+	n := p.network
+	select {
+	case <-n.started:
+	case <-ctx.Done(): // Finish ends it
+		return ctx.Err()
+	}
+	if n.err != nil {
+		return n.err
+	}
+	n.config = network.Config{Policy: n.policy, Bounds: p.Instance.Spec.Bounds, Limits: process.Limits.Network()}
 	p.reserved = n.process.Threads()
 	return p.applyLimits()
 }
@@ -111,6 +158,9 @@ func (i *Instance) compileNetwork(n network.Policy) (f *network.Filter, d initpr
 
 // networkFailure is the error of a network that can not be made: the run is refused, because nothing replaces it.
 func (p *Phase) networkFailure(err error) error {
+	if err == nil {
+		return nil
+	}
 	return &sandbox.Error{
 		Backend: p.Instance.Host.Name, Op: "make the network", Stage: "network", Kind: sandbox.ErrUnsupported, Err: err,
 		Hint: "install all executables of sandbox-run in one directory (make install); or run with --network none",
@@ -126,9 +176,14 @@ func (p *Phase) deviceFor(process *sandbox.Process) (d initproto.Device) {
 }
 
 // connectNetwork hands the device, which the init has made for the first process, to the process of the network.
-func (p *Phase) connectNetwork(ctx context.Context) error {
+func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) error {
+	if !process.Network.HasRules() {
+		return nil
+	}
+	p.networking.Lock()
+	defer p.networking.Unlock()
 	n := p.network
-	if n == nil || n.connected {
+	if n.connected {
 		return nil
 	}
 	frames := p.Frames
@@ -143,19 +198,16 @@ func (p *Phase) connectNetwork(ctx context.Context) error {
 	})
 	n.closeListeners()
 	n.connected = err == nil
-	if err != nil {
-		return p.networkFailure(err)
-	}
-	return nil
+	return p.networkFailure(err)
 }
 
 // endNetwork ends the process of the network, after the end of the programs. The report is then complete.
 func (p *Phase) endNetwork() {
-	if p.network == nil {
-		return
+	p.networking.Lock()
+	defer p.networking.Unlock()
+	if p.network != nil {
+		p.network.close()
 	}
-	p.network.closeListeners()
-	p.network.report = p.network.process.Close()
 }
 
 // listen opens the published ports on the host's loopback.

@@ -61,16 +61,17 @@ type Phase struct {
 
 	Entry sync.RWMutex // locked for writing while a fork enters: no other process of the phase may see it
 
-	name      string
-	limits    sandbox.Limits
-	applied   cgroup.Limits         // of Group
-	reserved  int                   // threads of the network, in addition to the limit of processes
-	network   *phaseNetwork         // or nil
-	floored   atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
-	killed    atomic.Bool           // by us; an init that is not killed ends with its last process
-	abandoned atomic.Bool           // a fork did not start in it: later processes go to another phase
-	tasks     int                   // guarded by Instance.mu: processes that were started and not finished
-	leaves    bool                  // guarded by Instance.mu until it is finished: no process finds it any more, and Destroy waits for it
+	name       string
+	limits     sandbox.Limits
+	applied    cgroup.Limits         // of Group
+	reserved   int                   // threads of the network, in addition to the limit of processes
+	networking sync.Mutex            // guards network and reserved; locked while they are set up
+	network    *phaseNetwork         // or nil
+	floored    atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
+	killed     atomic.Bool           // by us; an init that is not killed ends with its last process
+	abandoned  atomic.Bool           // a fork did not start in it: later processes go to another phase
+	tasks      int                   // guarded by Instance.mu: processes that were started and not finished
+	leaves     bool                  // guarded by Instance.mu until it is finished: no process finds it any more, and Destroy waits for it
 
 	once  sync.Once
 	final monitor.Sample

@@ -157,6 +157,7 @@ func (i *Instance) ExpectPhase() {
 			i.coming = nil
 		}()
 		if err == nil {
+			p.BeginNetwork(i.Spec.Network)
 			err = i.Kind.SetUp(i.lives, p, i.Spec.Network)
 		}
 		if err != nil { // the next process tries again, and its caller gets the error

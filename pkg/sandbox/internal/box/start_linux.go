@@ -53,7 +53,7 @@ func (i *Instance) startIn(ctx context.Context, p *Phase, process *sandbox.Proce
 	if err != nil {
 		return nil, errors.Join(p.StartFailure(expected, err), p.leaveUnused(ctx))
 	}
-	return i.Connected(ctx, i.NewTask(p, process, program, expected))
+	return i.Connected(ctx, i.NewTask(p, process, program, expected), process)
 }
 
 // leaveUnused removes a process that did not start from its phase.
@@ -67,8 +67,8 @@ func (p *Phase) leaveUnused(ctx context.Context) error {
 }
 
 // Connected connects the network of a task that has just started. A task without its network is ended.
-func (i *Instance) Connected(ctx context.Context, t *Task) (sandbox.Task, error) {
-	err := t.phase.connectNetwork(ctx)
+func (i *Instance) Connected(ctx context.Context, t *Task, process *sandbox.Process) (sandbox.Task, error) {
+	err := t.phase.connectNetwork(ctx, process)
 	if err == nil {
 		return t, nil
 	}
