@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,7 +15,12 @@ func addNetwork(fs *pflag.FlagSet, p *network.Policy, name, shown, usage string)
 	prefix, ofRun := strings.CutSuffix(name, "network")
 	AddParsed(fs, &p.Mode, name, shown, usage, sandbox.ParseNetwork)
 	rules := func(flag string, into *[]string, usage string, with func(text string) network.Policy) {
-		fs.Var(&List{Into: into, Check: func(text string) error { return with(text).Validate() }}, prefix+flag, usage)
+		fs.Var(&List{Into: into, Check: func(text string) error {
+			if err := with(text).Validate(); err != nil {
+				return errors.New(strings.TrimPrefix(err.Error(), flag+": "))
+			}
+			return nil
+		}}, prefix+flag, usage)
 	}
 	rules("allow", &p.Allow, "allow connections to `HOST[:PORT[,PORT]][/udp]`, repeatable; *.example.com, addresses and prefixes, too",
 		func(text string) network.Policy { return network.Policy{Allow: []string{text}} })

@@ -87,6 +87,12 @@ func (l *outputPrinter) printEvent(e sandbox.Event) {
 			l.wait.Start("compiling")
 		}
 		return
+	case sandbox.EventPublished:
+		for _, p := range e.Published {
+			l.wait.End()
+			l.c.PrintMessage(fmt.Sprintf("port %d of the program is 127.0.0.1:%d here", p.Sandbox, p.Host))
+		}
+		return
 	case sandbox.EventStdout:
 		if e.Phase != "" && e.Phase != executor.PhaseRun {
 			s = l.err // output of the compiler

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -36,8 +37,10 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	terminal := IsTerminal(c.Std.Err)
 	if !terminal && !s.asked {
 		c.printWarnings(r, s)
+		c.printNeeded(r)
 		return
 	}
+	defer c.printNeeded(r)
 	if terminal && midLine {
 		fmt.Fprintln(c.Std.Err)
 	}
@@ -85,6 +88,27 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 		}
 		line("note", n)
 	}
+}
+
+// printNeeded prints the policy that a run with the network mode learn needs: as flags, and as a request has it.
+func (c *Invocation) printNeeded(r *sandbox.Result) {
+	if r.Needed == nil {
+		return
+	}
+	if len(r.Needed.Allow) == 0 {
+		c.PrintMessage("network: the run needs none")
+		return
+	}
+	document, err := json.Marshal(map[string]any{"network": r.Needed})
+	if err != nil {
+		return
+	}
+	flags := ""
+	for _, rule := range r.Needed.Allow {
+		flags += " --allow " + sandbox.ShellQuote(rule)
+	}
+	c.PrintMessage("network: the run needs" + flags)
+	c.PrintMessage("network: as JSON: " + string(document))
 }
 
 // describeViolation explains a violation, and names the flag that allows more.

@@ -161,6 +161,9 @@ func (p Policy) Compile(b Bounds) (*Filter, error) {
 	}
 	p = p.Complete()
 	f := &Filter{mode: p.Mode, dns: p.DNS, forbidden: b.Forbidden}
+	if !p.HasRules() && p.Equal(Policy{Mode: None, Deny: p.Deny}) && len(p.Deny) > 0 {
+		return nil, errors.New("deny: there is nothing to deny without a network; use the mode full, or allow rules")
+	}
 	if !p.HasRules() && !p.Equal(Policy{Mode: p.Mode}) {
 		return nil, fmt.Errorf("rules do not fit the mode %s; use the mode allow or full", p.Mode)
 	}
@@ -351,6 +354,13 @@ func exact(host string, p Protocol, ports ...uint16) string {
 	}
 	return text
 }
+
+// Ports on which the stack compares the host that a client names with the name of its connection: the server name of TLS, and the Host of
+// every HTTP/1 request.
+var (
+	TLSPorts  = []uint16{443, 8443}
+	HTTPPorts = []uint16{80, 8080}
+)
 
 // Inspects reports whether connections to names must name the same host in their own protocol. In the mode Full every name is
 // allowed, so that nothing is gained by another one.

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // Tier ranks the strength of a sandbox; see [Tier.AtLeast] for the order.
@@ -115,6 +117,33 @@ type Isolation struct {
 	Controls map[Control]ControlState `json:"controls"`
 	Missing  []Gap                    `json:"missing"`
 	Chosen   string                   `json:"chosen,omitempty"` // why this backend, where the caller named none
+	Network  *NetworkIsolation        `json:"network,omitempty"`
+}
+
+// NetworkIsolation describes the network of a program with rules. The filter decides on everything that leaves the program's network
+// namespace: its only device leads there.
+type NetworkIsolation struct {
+	Policy network.Policy `json:"policy"`
+	// InspectedPorts are those on which clients must name the host of their connection.
+	InspectedPorts []uint16       `json:"inspected_ports"`
+	Published      []network.Port `json:"published,omitempty"` // on the host's loopback
+	Limits         []string       `json:"limits"`              // what the filter does not see, in sentences
+}
+
+// DescribeNetwork is the report of a network whose filter is in force.
+func DescribeNetwork(p network.Policy, f *network.Filter, published []network.Port) *NetworkIsolation {
+	n := &NetworkIsolation{Policy: p, InspectedPorts: []uint16{}, Published: published}
+	if f.Inspects() {
+		n.InspectedPorts = slices.Concat(network.TLSPorts, network.HTTPPorts)
+		n.Limits = append(n.Limits, "on other ports, a client may name any host to the server that it reaches",
+			"the Host inside TLS is not seen: a server that serves several names may serve another one than that of the connection")
+	} else {
+		n.Limits = append(n.Limits, "connections are not inspected")
+	}
+	if p.DNS {
+		n.Limits = append(n.Limits, "every name is resolved: names can carry data out")
+	}
+	return n
 }
 
 // NewIsolation returns a report in which every control is absent.

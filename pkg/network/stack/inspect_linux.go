@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/network"
@@ -26,10 +27,10 @@ func (f *flow) newInspector(abort func()) *inspector {
 	if f.name == "" || !f.s.filter.Inspects() {
 		return i
 	}
-	switch f.target.Port() {
-	case 443, 8443:
+	switch port := f.target.Port(); {
+	case slices.Contains(network.TLSPorts, port):
 		i.next = i.hello
-	case 80, 8080:
+	case slices.Contains(network.HTTPPorts, port):
 		i.next = (&httpInspector{inspector: i}).next
 	default:
 		return i

@@ -23,6 +23,7 @@ type phaseNetwork struct {
 	policy    network.Policy
 	started   chan struct{} // closed when the fields up to err are set
 	process   *netproc.Process
+	filter    *network.Filter
 	device    initproto.Device
 	listeners []*os.File // of the published ports, until they are handed over
 	published []network.Port
@@ -79,7 +80,7 @@ func (p *Phase) newNetwork(ctx context.Context, policy network.Policy) *phaseNet
 		defer close(n.started)
 		filter, device, err := i.compileNetwork(policy)
 		if err == nil {
-			n.device = device
+			n.filter, n.device = filter, device
 			err = n.listen(filter.Published())
 		}
 		o := netproc.Options{Ended: func() { _ = p.Kill() }} // its programs have no network any more
