@@ -537,7 +537,7 @@ func neighbours(t *trial) {
 	}
 	once() // makes what is made at first use
 	quiet := median(7)
-	const factor, spare = 4, 300 * time.Millisecond // generous, because other processes use this machine as well
+	const factor, spare = 8, 300 * time.Millisecond // generous: other processes use this machine as well, and it may be emulated
 	for _, noise := range []struct {
 		name string
 		p    sandbox.Process
