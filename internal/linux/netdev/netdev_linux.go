@@ -112,6 +112,10 @@ func openVeth(nl *netlink) (int, error) {
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1)
 	}
+	// Frames have a struct virtio_net_hdr in front: neither side computes checksums for the other.
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1)
+	}
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: int(index)})
 	}

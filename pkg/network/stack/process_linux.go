@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -29,7 +30,9 @@ func init() {
 
 // run is the process of a network. Its standard input is the socket of the supervisor. It returns the exit code.
 func run() int {
-	debug.SetGCPercent(50) // its memory is the sandbox's
+	name := append([]byte(network.ProcessName), 0)
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0) // otherwise ps shows a descriptor's number
+	debug.SetGCPercent(50)                                                       // its memory is the sandbox's
 	c, err := net.FileConn(os.Stdin)
 	socket, isUnix := c.(*net.UnixConn)
 	if err != nil || !isUnix {

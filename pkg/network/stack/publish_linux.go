@@ -64,10 +64,9 @@ func (s *Stack) connectInside(host net.Conn, port uint16) {
 
 // copyStream copies until the end of from, or until one of both fails.
 func (f *flow) copyStream(to, from net.Conn, count func(int) bool) {
-	buffer := buffers.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool's own
-	defer buffers.Put(buffer)
+	buffer := make([]byte, 16<<10)
 	for {
-		n, err := from.Read(buffer[:])
+		n, err := from.Read(buffer)
 		if n > 0 {
 			if _, failed := to.Write(buffer[:n]); failed != nil || !count(n) {
 				_, _ = to.Close(), from.Close()

@@ -61,6 +61,9 @@ type Stack struct {
 
 const nic = 1
 
+// gsoMaxSize is the largest packet that the kernel takes in one piece.
+const gsoMaxSize = 64 << 10
+
 // Buffers of a connection inside the stack. The kernel's own sockets on both sides have theirs.
 var (
 	receiveBuffer = tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 4 << 20}
@@ -92,7 +95,7 @@ func New(o Options) (*Stack, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.link, err = fdbased.New(&fdbased.Options{
 		FDs: []int{o.Device}, MTU: netdev.MTU, EthernetHeader: true, Address: netdev.GatewayMAC,
-		PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true,
+		PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true, GSOMaxSize: gsoMaxSize,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open device: %w", err)

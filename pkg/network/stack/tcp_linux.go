@@ -27,10 +27,28 @@ const dialTimeout = 30 * time.Second
 
 const dnsPort = 53
 
-// chunk is how much is copied at a time; buffers are shared by all flows.
-const chunk = 64 << 10
+// buffers are shared by all flows. A flow has one only while there is data to copy: most connections wait most of the time. The large ones
+// are for flows that fill a small one.
+var buffers = [2]sync.Pool{
+	{New: func() any { b := make([]byte, 32<<10); return &b }},
+	{New: func() any { b := make([]byte, 256<<10); return &b }},
+}
 
-var buffers = sync.Pool{New: func() any { return new([chunk]byte) }}
+// meter chooses the buffers of one direction of a flow.
+type meter struct{ large int }
+
+func (m *meter) take() *[]byte { return buffers[m.large].Get().(*[]byte) } //nolint:forcetypeassert // the pool's own
+
+// put returns a buffer of which n bytes were used; 0 if there was nothing to read.
+func (m *meter) put(b *[]byte, n int) {
+	buffers[m.large].Put(b)
+	switch {
+	case n == len(*b):
+		m.large = 1
+	case n > 0 && n < len(*b)/16:
+		m.large = 0
+	}
+}
 
 func addrOf(a tcpip.Address) netip.Addr {
 	addr, _ := netip.AddrFromSlice(a.AsSlice())
@@ -150,17 +168,18 @@ func (f *flow) send(guest *guestConn, host *net.TCPConn, abort func()) error {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	guest.wq.EventRegister(&entry)
 	defer guest.wq.EventUnregister(&entry)
+	var m meter
 	for {
-		buffer := buffers.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool's own
-		w := tcpip.SliceWriter(buffer[:])
+		buffer := m.take()
+		w := tcpip.SliceWriter(*buffer)
 		result, err := guest.ep.Read(&w, tcpip.ReadOptions{})
 		var failed error
 		if err == nil {
-			if failed = inspect.pass(buffer[:result.Count], host); failed == nil && !f.count(result.Count, 0) {
+			if failed = inspect.pass((*buffer)[:result.Count], host); failed == nil && !f.count(result.Count, 0) {
 				failed = errLimit
 			}
 		}
-		buffers.Put(buffer)
+		m.put(buffer, result.Count)
 		switch err.(type) {
 		case nil:
 			if failed != nil {
@@ -187,21 +206,21 @@ func (f *flow) receive(guest *guestConn, host *net.TCPConn) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	guest.wq.EventRegister(&entry)
 	defer guest.wq.EventUnregister(&entry)
+	var m meter
 	for {
-		var buffer *[chunk]byte
+		var buffer *[]byte
 		var n int
 		var failed error
-		// The buffer is taken when there is something to read: most connections wait most of the time.
 		err := raw.Read(func(fd uintptr) bool {
-			buffer = buffers.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool's own
+			buffer = m.take()
 			for {
-				n, failed = unix.Read(int(fd), buffer[:])
+				n, failed = unix.Read(int(fd), *buffer)
 				if !errors.Is(failed, syscall.EINTR) {
 					break
 				}
 			}
 			if errors.Is(failed, syscall.EAGAIN) {
-				buffers.Put(buffer)
+				m.put(buffer, 0)
 				buffer = nil
 				return false
 			}
@@ -209,7 +228,7 @@ func (f *flow) receive(guest *guestConn, host *net.TCPConn) error {
 		})
 		if err = errors.Join(err, failed); err != nil || n <= 0 {
 			if buffer != nil {
-				buffers.Put(buffer)
+				m.put(buffer, 0)
 			}
 			if err != nil {
 				return err
@@ -219,8 +238,8 @@ func (f *flow) receive(guest *guestConn, host *net.TCPConn) error {
 			}
 			return nil
 		}
-		err = guest.write(buffer[:n], ready)
-		buffers.Put(buffer)
+		err = guest.write((*buffer)[:n], ready)
+		m.put(buffer, n)
 		if err != nil {
 			return err
 		}

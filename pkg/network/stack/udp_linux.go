@@ -20,6 +20,9 @@ const idleUDP = 60 * time.Second
 // maxUDP bounds the open flows of UDP: a program makes one by sending one datagram.
 const maxUDP = 1024
 
+// maxDatagram is the size of the largest datagram.
+const maxDatagram = 64 << 10
+
 // acceptUDP takes the first datagram of a flow. It must not block. The answer to a datagram that is not taken is an ICMP error.
 func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
 	id := r.ID()
@@ -92,11 +95,10 @@ func (f *flow) relayUDP(guest *gonet.UDPConn) {
 }
 
 func (f *flow) copyDatagrams(to, from net.Conn, count func(int) bool) {
-	buffer := buffers.Get().(*[chunk]byte) //nolint:forcetypeassert // the pool's own
-	defer buffers.Put(buffer)
+	buffer := make([]byte, maxDatagram)
 	for {
 		_ = from.SetReadDeadline(time.Now().Add(idleUDP))
-		n, err := from.Read(buffer[:])
+		n, err := from.Read(buffer)
 		if errors.Is(err, net.ErrClosed) || (err != nil && f.s.ctx.Err() != nil) {
 			return
 		}
