@@ -12,7 +12,6 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -63,9 +62,6 @@ func (o *outbox) send(m network.Message) {
 	_, _ = o.socket.Write(append(line, '\n'))
 }
 
-// closeTimeout is how long the stack may take to end. The process exits in any case: its supervisor is gone, or kills it.
-const closeTimeout = 800 * time.Millisecond
-
 func serve(socket *net.UnixConn, out *outbox) error {
 	makeThreads()
 	out.send(network.Message{Started: true})
@@ -103,12 +99,10 @@ func serve(socket *net.UnixConn, out *outbox) error {
 	}()
 	out.send(network.Message{Ready: true})
 	_, _ = socket.Read(make([]byte, 1)) // until the supervisor closes its side, or is gone
-	time.AfterFunc(closeTimeout, func() { os.Exit(1) })
 	s.Settle()
-	s.Close()
 	report := s.Report()
 	out.send(network.Message{Report: &report})
-	return nil
+	return nil // the end of the process closes everything
 }
 
 // receive reads the configuration, which comes with the device and the listeners of the published ports.

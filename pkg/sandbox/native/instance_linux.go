@@ -63,11 +63,11 @@ func (i *instance) prepare(ctx context.Context) error {
 	i.SetSpare(p)
 	select {
 	case <-s.started: // a spare init is ready: no wait, and no goroutine
-		err = errors.Join(i.makeScratch(), makeGroup(p))
+		err = errors.Join(i.makeScratch(), i.makeGroup(p))
 	default:
 		made := make(chan error, 2)
 		go func() { made <- i.makeScratch() }()
-		go func() { made <- makeGroup(p) }()
+		go func() { made <- i.makeGroup(p) }()
 		if !i.Spec.WritableRoot {
 			i.root, err = i.Mounts.Root(i.Spec)
 		}
@@ -77,7 +77,6 @@ func (i *instance) prepare(ctx context.Context) error {
 	if p.Init = s.init; s.err != nil || err != nil {
 		return errors.Join(s.err, err)
 	}
-	p.BeginNetwork(i.firstNetwork())
 	err = i.SetUp(ctx, p, i.Spec.Network)
 	if errors.Is(err, spawn.ErrGone) && ctx.Err() == nil {
 		// The init died as a spare one; the request is not the cause.
@@ -92,12 +91,17 @@ func (i *instance) prepare(ctx context.Context) error {
 	return err
 }
 
-// firstNetwork is the network of the first process.
-func (i *instance) firstNetwork() network.Policy {
-	if len(i.Spec.Ahead) > 0 {
-		return i.Spec.Ahead[0].Network
+// makeGroup makes the cgroup of the first phase, and starts the network of its first process.
+func (i *instance) makeGroup(p *box.Phase) error {
+	if err := makeGroup(p); err != nil {
+		return err
 	}
-	return i.Spec.Network
+	first := i.Spec.Network
+	if len(i.Spec.Ahead) > 0 {
+		first = i.Spec.Ahead[0].Network
+	}
+	p.BeginNetwork(first)
+	return nil
 }
 
 func (i *instance) makeScratch() error {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/cgroup"
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproto"
-	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
+	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/netproc"
@@ -30,7 +30,9 @@ type phaseNetwork struct {
 	err       error
 
 	config    network.Config
+	frames    int // of the device, while connected; this process has it, so that the end of the other one does not wait for the last close
 	connected bool
+	used      bool // a program has it
 	report    *network.Report
 }
 
@@ -39,7 +41,11 @@ func (n *phaseNetwork) close() {
 	<-n.started
 	n.closeListeners()
 	if n.process != nil {
-		n.report = n.process.Close()
+		n.report, n.err = n.process.Close()
+	}
+	if n.connected {
+		netdev.Abandon(n.frames)
+		n.connected = false
 	}
 }
 
@@ -83,10 +89,7 @@ func (p *Phase) newNetwork(ctx context.Context, policy network.Policy) *phaseNet
 			n.filter, n.device = filter, device
 			err = n.listen(filter.Published())
 		}
-		o := netproc.Options{Ended: func() { _ = p.Kill() }} // its programs have no network any more
-		if err == nil {
-			o.Filter, err = i.Host.Filter(seccomp.Policy{})
-		}
+		o := netproc.Options{Filter: i.Filter, Ended: func() { _ = p.Kill() }} // its programs have no network any more
 		for _, f := range p.Join {
 			o.Cgroups = append(o.Cgroups, int(f.Fd()))
 		}
@@ -177,7 +180,7 @@ func (p *Phase) deviceFor(process *sandbox.Process) (d initproto.Device) {
 }
 
 // connectNetwork hands the device, which the init has made for the first process, to the process of the network.
-func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) error {
+func (p *Phase) connectNetwork(process *sandbox.Process) error {
 	if !process.Network.HasRules() {
 		return nil
 	}
@@ -194,21 +197,28 @@ func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) er
 		}
 		defer func() { _ = frames.Close() }()
 	}
-	_, err := Answered(ctx, p.Instance.Host.Timeout, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, n.process.Connect(ctx, n.config, append([]*os.File{frames}, n.listeners...))
-	})
+	err := n.process.Connect(n.config, append([]*os.File{frames}, n.listeners...))
 	n.closeListeners()
-	n.connected = err == nil
+	if err == nil {
+		n.frames, err = unix.FcntlInt(frames.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		n.connected, n.used = err == nil, err == nil
+	}
 	return p.networkFailure(err)
 }
 
-// endNetwork ends the process of the network, after the end of the programs. The report is then complete.
-func (p *Phase) endNetwork() {
+// endNetwork ends the process of the network, after the end of the programs. The report is then complete. The error is of a network that
+// could not be made: its programs had none.
+func (p *Phase) endNetwork() error {
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	if p.network != nil {
-		p.network.close()
+	if p.network == nil {
+		return nil
 	}
+	p.network.close()
+	if !p.network.used {
+		return nil // StartNetwork has returned its error
+	}
+	return p.networkFailure(p.network.err)
 }
 
 // listen opens the published ports on the host's loopback.

@@ -194,7 +194,8 @@ func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		for _, f := range slices.Concat(p.Join, p.Held, []*os.File{p.Born, p.Frames}) {
 			_ = f.Close() // Close of nil is allowed
 		}
-		p.endNetwork()
+		networkErr := p.endNetwork()
+		defer func() { p.err = errors.Join(p.err, networkErr) }()
 		var stuck error
 		if p.Container != nil {
 			stuck = p.Container.CloseRelays()

@@ -68,7 +68,7 @@ func (p *Phase) leaveUnused(ctx context.Context) error {
 
 // Connected connects the network of a task that has just started. A task without its network is ended.
 func (i *Instance) Connected(ctx context.Context, t *Task, process *sandbox.Process) (sandbox.Task, error) {
-	err := t.phase.connectNetwork(ctx, process)
+	err := t.phase.connectNetwork(process)
 	if n := t.phase.network; err == nil && n != nil && t.iso != nil {
 		t.iso.Network = sandbox.DescribeNetwork(n.policy, n.filter, n.published)
 	}

@@ -59,7 +59,8 @@ type Process struct {
 	first   chan network.Refused // the first refusal of each kind
 	news    chan error           // started, then ready: nil, or the reason why it can not
 	ended   chan struct{}        // the process has closed its side
-	report  *network.Report      // readable when ended is closed
+	report  *network.Report      // readable when ended is closed, as is failed
+	failed  error                // why it could not handle packets
 	closing atomic.Bool
 	once    sync.Once
 }
@@ -143,7 +144,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		}
 	}()
 	if err := p.wait(ctx); err != nil {
-		p.Close()
+		_, _ = p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -180,8 +181,9 @@ func (p *Process) wait(ctx context.Context) error {
 	}
 }
 
-// Connect hands the process its device, and the listeners of published ports, and waits until it handles packets.
-func (p *Process) Connect(ctx context.Context, c network.Config, files []*os.File) error {
+// Connect hands the process its device, and the listeners of published ports. It does not wait: packets wait in the device. A process that can
+// not handle them ends, and Close returns the reason.
+func (p *Process) Connect(c network.Config, files []*os.File) error {
 	line, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -216,7 +218,7 @@ func (p *Process) Connect(ctx context.Context, c network.Config, files []*os.Fil
 	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("hand over the device: %w", err)
 	}
-	return p.wait(ctx)
+	return nil
 }
 
 // First yields the first refusal of each kind when it occurs, and ends with the process.
@@ -242,7 +244,8 @@ func (p *Process) read() {
 		}
 		switch {
 		case m.Error != "":
-			p.tell(errors.New(m.Error))
+			p.failed = errors.New(m.Error)
+			p.tell(p.failed)
 			return
 		case m.Started, m.Ready:
 			p.tell(nil)
@@ -272,8 +275,9 @@ const endTimeout = time.Second
 // Threads is how many threads the process has.
 func (p *Process) Threads() int { return spawn.Threads(p.pid) }
 
-// Close ends the process and returns its report, or nil if there is none. It may be called twice.
-func (p *Process) Close() *network.Report {
+// Close ends the process and returns its report, which is nil if there is none. The error is of a process that could not handle packets.
+// Close may be called twice.
+func (p *Process) Close() (*network.Report, error) {
 	p.once.Do(func() {
 		p.closing.Store(true)
 		if raw, err := p.socket.SyscallConn(); err == nil {
@@ -295,5 +299,5 @@ func (p *Process) Close() *network.Report {
 		_ = p.socket.Close()
 		<-p.ended
 	})
-	return p.report
+	return p.report, p.failed
 }
