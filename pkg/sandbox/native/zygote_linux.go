@@ -269,6 +269,7 @@ func (z *zygote) Fork(ctx context.Context, in sandbox.Instance, p *sandbox.Proce
 	if err != nil {
 		return nil, err
 	}
+	ph.BeginNetwork(p.Network)
 	f := &fork{z: z, i: i, ph: ph, network: p.Network}
 	if err := f.make(ctx, p); err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -336,14 +337,12 @@ func (f *fork) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, err
 		defer f.ph.Entry.Unlock()
 		err = f.i.NamePhase(f.ph, p)
 	}
-	if err == nil {
-		err = f.ph.StartNetwork(ctx, p)
-	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	rlimits := f.ph.Rlimits(p.Limits)
 	expected := f.i.Expected(f.ph, rlimits)
+	f.ph.AwaitNetwork(ctx, p, expected)
 	var prepared sync.WaitGroup
 	prepared.Go(func() { expected.PrepareFork(f.process.PID) }) // while the fork prepares itself
 	child, err := f.begin(ctx, p, rlimits)

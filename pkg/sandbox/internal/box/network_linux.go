@@ -1,11 +1,13 @@
 package box
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/measure"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/internal/netproc"
 )
 
@@ -24,10 +27,10 @@ type phaseNetwork struct {
 	started   chan struct{} // closed when the fields up to err are set
 	process   *netproc.Process
 	filter    *network.Filter
-	device    initproto.Device
 	listeners []*os.File // of the published ports, until they are handed over
 	published []network.Port
 	err       error
+	refused   error // why the network can not be used, before it was started
 
 	config    network.Config
 	frames    int // of the device, while connected; this process has it, so that the end of the other one does not wait for the last close
@@ -36,12 +39,19 @@ type phaseNetwork struct {
 	report    *network.Report
 }
 
-// close ends the process.
-func (n *phaseNetwork) close() {
+// end has the process report and end.
+func (n *phaseNetwork) end() {
 	<-n.started
 	n.closeListeners()
 	if n.process != nil {
-		n.report, n.err = n.process.Close()
+		n.report, n.err = n.process.Report()
+	}
+}
+
+// close waits for the end of the process.
+func (n *phaseNetwork) close() {
+	if n.process != nil {
+		n.process.Close()
 	}
 	if n.connected {
 		netdev.Abandon(n.frames)
@@ -65,28 +75,36 @@ func (p *Phase) groupLimits(l sandbox.Limits) cgroup.Limits {
 	return limits
 }
 
-// BeginNetwork starts the process of the network of a phase in the background. StartNetwork waits for it.
+// BeginNetwork starts the process of the phase's network in the background, unless it runs.
 func (p *Phase) BeginNetwork(n network.Policy) {
 	if !n.HasRules() {
 		return
 	}
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	p.hasNetwork(n)
-	if p.applyLimits() == nil {
-		p.network = p.newNetwork(p.Instance.lives, n) // StartNetwork reports errors
+	if p.network != nil && !p.network.policy.Equal(n) { // it was begun for another process
+		p.network.end()
+		p.network.close()
+		p.network = nil
+	}
+	if p.network == nil {
+		p.hasNetwork(n)
+		err := p.applyLimits()
+		if p.network = p.newNetwork(n); err != nil {
+			p.network.refused = err
+		}
 	}
 }
 
 // newNetwork starts the process of a network.
-func (p *Phase) newNetwork(ctx context.Context, policy network.Policy) *phaseNetwork {
+func (p *Phase) newNetwork(policy network.Policy) *phaseNetwork {
 	i := p.Instance
 	n := &phaseNetwork{policy: policy, started: make(chan struct{})}
 	go func() {
 		defer close(n.started)
-		filter, device, err := i.compileNetwork(policy)
+		filter, _, err := i.compileNetwork(policy)
 		if err == nil {
-			n.filter, n.device = filter, device
+			n.filter = filter
 			err = n.listen(filter.Published())
 		}
 		o := netproc.Options{Filter: i.Filter, Ended: func() { _ = p.Kill() }} // its programs have no network any more
@@ -100,7 +118,7 @@ func (p *Phase) newNetwork(ctx context.Context, policy network.Policy) *phaseNet
 			o.UID = uint32(i.ID.Init) //nolint:gosec // an id
 		}
 		if err == nil {
-			n.process, err = Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*netproc.Process, error) { return netproc.Start(ctx, o) })
+			n.process, err = Answered(i.lives, i.Host.Timeout, func(ctx context.Context) (*netproc.Process, error) { return netproc.Start(ctx, o) })
 			err = p.networkFailure(err)
 		}
 		if n.err = err; err != nil {
@@ -110,33 +128,51 @@ func (p *Phase) newNetwork(ctx context.Context, policy network.Policy) *phaseNet
 	return n
 }
 
-// StartNetwork starts the process of the phase's network, unless it runs, and makes room for its threads in the limit of processes.
-// Programs have no network without it, so that an error refuses the start.
-func (p *Phase) StartNetwork(ctx context.Context, process *sandbox.Process) error {
-	if !process.Network.HasRules() {
-		return nil
-	}
+// awaitNetwork waits until the process of the phase's network runs, and makes room for its threads in the limit of processes: exactly as
+// much as they need. Programs have no network without it, so that an error refuses the start.
+func (p *Phase) awaitNetwork(ctx context.Context, process *sandbox.Process) (cgroup.Limits, error) {
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	if p.network != nil && !p.network.policy.Equal(process.Network) { // it was begun for another process
-		p.network.close()
-		p.network = nil
-	}
-	if p.network == nil {
-		p.network = p.newNetwork(ctx, process.Network)
-	}
 	n := p.network
+	if n == nil || !process.Network.HasRules() {
+		return p.applied, nil
+	}
 	select {
 	case <-n.started:
 	case <-ctx.Done(): // Finish ends it
-		return ctx.Err()
+		return p.applied, ctx.Err()
 	}
-	if n.err != nil {
-		return n.err
+	if err := cmp.Or(n.refused, n.err); err != nil {
+		return p.applied, err
 	}
 	n.config = network.Config{Policy: n.policy, Bounds: p.Instance.Spec.Bounds, Limits: process.Limits.Network()}
 	p.reserved = n.process.Threads()
-	return p.applyLimits()
+	err := p.applyLimits()
+	return p.applied, err
+}
+
+// prepareNetwork begins the network of a process.
+func (p *Phase) prepareNetwork(ctx context.Context, process *sandbox.Process, device *initproto.Device, expected *measure.Program) error {
+	if !process.Network.HasRules() {
+		return nil
+	}
+	d, err := p.Instance.Device(process.Network)
+	if err != nil {
+		return err
+	}
+	if p.Frames == nil {
+		*device = d
+	}
+	p.BeginNetwork(process.Network)
+	p.AwaitNetwork(ctx, process, expected)
+	return nil
+}
+
+// AwaitNetwork has the network of a process awaited while the process waits to be examined.
+func (p *Phase) AwaitNetwork(ctx context.Context, process *sandbox.Process, expected *measure.Program) {
+	if expected != nil && process.Network.HasRules() {
+		expected.Ready = func() (cgroup.Limits, error) { return p.awaitNetwork(ctx, process) }
+	}
 }
 
 // Device is the network device of programs with a policy; without rules there is none.
@@ -171,18 +207,13 @@ func (p *Phase) networkFailure(err error) error {
 	}
 }
 
-// deviceFor is the device that the init makes before it starts a process.
-func (p *Phase) deviceFor(process *sandbox.Process) (d initproto.Device) {
-	if p.network != nil && process.Network.HasRules() && p.Frames == nil {
-		d = p.network.device
-	}
-	return d
-}
-
 // connectNetwork hands the device, which the init has made for the first process, to the process of the network.
-func (p *Phase) connectNetwork(process *sandbox.Process) error {
+func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) error {
 	if !process.Network.HasRules() {
 		return nil
+	}
+	if _, err := p.awaitNetwork(ctx, process); err != nil { // of a program that was not examined
+		return err
 	}
 	p.networking.Lock()
 	defer p.networking.Unlock()
@@ -206,19 +237,38 @@ func (p *Phase) connectNetwork(process *sandbox.Process) error {
 	return p.networkFailure(err)
 }
 
-// endNetwork ends the process of the network, after the end of the programs. The report is then complete. The error is of a network that
-// could not be made: its programs had none.
+// endNetwork ends the network, after the end of the programs. Its report is then complete; closeNetwork waits for its process. The error is of
+// a network that could not be made: its programs had none.
 func (p *Phase) endNetwork() error {
 	p.networking.Lock()
 	defer p.networking.Unlock()
 	if p.network == nil {
 		return nil
 	}
-	p.network.close()
+	p.network.end()
 	if !p.network.used {
-		return nil // StartNetwork has returned its error
+		return nil // the start has returned its error
 	}
 	return p.networkFailure(p.network.err)
+}
+
+// closeNetwork waits for the end of the network's process.
+func (p *Phase) closeNetwork() {
+	p.networking.Lock()
+	defer p.networking.Unlock()
+	if p.network != nil {
+		p.network.close()
+	}
+}
+
+// isEmpty reports whether all programs of the phase are gone. The network's process may be left.
+func (p *Phase) isEmpty() bool {
+	if p.network == nil || p.network.process == nil {
+		empty, err := p.Group.Empty()
+		return empty && err == nil
+	}
+	left, err := p.Group.Procs()
+	return err == nil && !slices.ContainsFunc(left, func(pid int) bool { return pid != p.network.process.PID() })
 }
 
 // listen opens the published ports on the host's loopback.

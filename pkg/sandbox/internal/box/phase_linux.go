@@ -210,10 +210,12 @@ func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 			i.Host.reaping.Add(1)
 			i.ending.Go(func() {
 				defer i.Host.reaping.Done()
+				p.closeNetwork()
 				i.addEndError(errors.Join(p.reapInit(nil), p.removeGroups(context.Background())))
 			})
 			return
 		}
+		p.closeNetwork()
 		var read, written uint64
 		var spent Usage
 		stuck = errors.Join(stuck, p.reapInit(func(pid int) {
@@ -246,8 +248,7 @@ func (p *Phase) isCounted() bool {
 	if p.Group == nil || p.Poller != nil || p.Container != nil || p.NoPIDNS || !p.Asked || p.Failed || !p.Instance.Host.Counts.Pids {
 		return false
 	}
-	empty, err := p.Group.Empty()
-	return empty && err == nil
+	return p.isEmpty()
 }
 
 // removeGroups removes the cgroups, once the init is gone.

@@ -44,11 +44,11 @@ func (i *Instance) startIn(ctx context.Context, p *Phase, process *sandbox.Proce
 		m.Terminal, m.Rows, m.Cols = true, process.TTY.Rows, process.TTY.Cols
 	}
 	i.Kind.Describe(p, process, m)
-	if err := p.StartNetwork(ctx, process); err != nil {
+	expected := i.Expected(p, m.Rlimits)
+	err := p.prepareNetwork(ctx, process, &m.Device, expected)
+	if err != nil {
 		return nil, errors.Join(err, p.leaveUnused(ctx))
 	}
-	m.Device = p.deviceFor(process)
-	expected := i.Expected(p, m.Rlimits)
 	program, err := Answered(ctx, i.Host.Timeout, func(ctx context.Context) (*spawn.Program, error) { return p.run(ctx, m, expected) })
 	if err != nil {
 		return nil, errors.Join(p.StartFailure(expected, err), p.leaveUnused(ctx))
@@ -68,7 +68,7 @@ func (p *Phase) leaveUnused(ctx context.Context) error {
 
 // Connected connects the network of a task that has just started. A task without its network is ended.
 func (i *Instance) Connected(ctx context.Context, t *Task, process *sandbox.Process) (sandbox.Task, error) {
-	err := t.phase.connectNetwork(process)
+	err := t.phase.connectNetwork(ctx, process)
 	if n := t.phase.network; err == nil && n != nil && t.iso != nil {
 		t.iso.Network = sandbox.DescribeNetwork(n.policy, n.filter, n.published)
 	}

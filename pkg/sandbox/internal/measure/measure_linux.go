@@ -34,6 +34,9 @@ type Program struct {
 	// Require and Strict are the sandbox's. A program with a weaker isolation is not executed.
 	Require sandbox.Tier
 	Strict  bool
+	// Ready, if it is set, makes the last settings while the process waits to be examined, and returns the limits that are then in force.
+	// An error ends the process.
+	Ready func() (cgroup.Limits, error)
 	// Grade derives the tier of a report that has changed.
 	Grade func(*sandbox.Isolation)
 
@@ -70,6 +73,9 @@ func (f *findings) check(iso *sandbox.Isolation, c sandbox.Control, holds bool, 
 // cgroup, which were set before.
 func (p *Program) Prepare() {
 	_, _ = procstate.Self()
+	if p.Ready != nil {
+		return // the limits are not in force yet
+	}
 	if p.Group != nil {
 		p.over = p.overruns()
 	}
@@ -87,6 +93,13 @@ func (p *Program) PrepareFork(pid int) {
 
 // Examine measures the program's process. An error names the required controls that are missing.
 func (p *Program) Examine(probe *seccomp.Probe) error {
+	if p.Ready != nil {
+		limits, err := p.Ready()
+		if err != nil {
+			return err
+		}
+		p.Limits, p.Ready = limits, nil
+	}
 	if !p.prepared {
 		p.Prepare()
 	}

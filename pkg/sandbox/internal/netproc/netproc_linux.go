@@ -3,13 +3,13 @@
 // Place in the flow. Package box starts a Process for each phase with rules; pkg/network has its messages. It links no part of the
 // network stack, except in executables that contain sandbox-net.
 //
-// Lifecycle. Start executes sandbox-net with fewer rights than a program of a sandbox; Connect hands it the device; Close ends it and
-// returns its report. If the supervisor dies, the process reads end of file and exits; the kernel then removes the device.
+// Lifecycle. Start executes sandbox-net with fewer rights than a program of a sandbox; Connect hands it the device; Report ends it and
+// returns what it did; Close waits for its end. If the supervisor dies, the process reads end of file and exits; the kernel then removes the device.
 //
 // Concurrency. A Process may be used from several goroutines.
 //
 // Limits. The process is in the cgroups of the phase's programs: memory and processor time of the network are the sandbox's. It can not
-// execute, write a file, or read one other than those that name resolution needs. Close waits for at most a second.
+// execute, write a file, or read one other than those that name resolution needs. Report waits for at most a second.
 package netproc
 
 import (
@@ -144,7 +144,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		}
 	}()
 	if err := p.wait(ctx); err != nil {
-		_, _ = p.Close()
+		p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -275,20 +275,30 @@ const endTimeout = time.Second
 // Threads is how many threads the process has.
 func (p *Process) Threads() int { return spawn.Threads(p.pid) }
 
-// Close ends the process and returns its report, which is nil if there is none. The error is of a process that could not handle packets.
-// Close may be called twice.
-func (p *Process) Close() (*network.Report, error) {
+// PID is the process, until Close.
+func (p *Process) PID() int { return p.pid }
+
+// Report asks the process to end, and returns its report, which is nil if there is none. The error is of a process that could not handle
+// packets. The caller still calls Close.
+func (p *Process) Report() (*network.Report, error) {
+	p.closing.Store(true)
+	if raw, err := p.socket.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}
+	late := time.NewTimer(endTimeout)
+	defer late.Stop()
+	select {
+	case <-p.ended:
+		return p.report, p.failed
+	case <-late.C:
+		return nil, nil
+	}
+}
+
+// Close ends the process, and waits for its end. It may be called twice.
+func (p *Process) Close() {
 	p.once.Do(func() {
 		p.closing.Store(true)
-		if raw, err := p.socket.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
-		}
-		late := time.NewTimer(endTimeout)
-		select {
-		case <-p.ended:
-		case <-late.C:
-		}
-		late.Stop()
 		_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 		for {
 			if err := unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED, nil); !errors.Is(err, unix.EINTR) {
@@ -299,5 +309,4 @@ func (p *Process) Close() (*network.Report, error) {
 		_ = p.socket.Close()
 		<-p.ended
 	})
-	return p.report, p.failed
 }
