@@ -100,8 +100,8 @@ type KeyLimits struct {
 	Limits        sandbox.Limits // ceilings of a run
 	CompileLimits sandbox.Limits
 	Network       network.Mode // the most of both networks
-	Concurrency   int     // runs at a time
-	Rate          float64 // runs per second
+	Concurrency   int          // runs at a time
+	Rate          float64      // runs per second
 	Burst         int
 }
 
