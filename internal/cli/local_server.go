@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -265,10 +267,26 @@ func localFlag(flags *pflag.FlagSet, auto bool) (flag, why string) {
 		return "require", "another tier may take another backend"
 	case auto && value("writable-root") == "true":
 		return "writable-root", "a server allows it only if its operator does"
+	case auto && slices.ContainsFunc(networkFlags, func(name string) bool { return hasRules(flags, name) }):
+		return "network", "a server has its own network, and its operator decides what a run reaches"
 	case auto && value("strict") == "true":
 		return "strict", "it may take another backend"
 	}
 	return "", ""
+}
+
+// networkFlags are the flags of networks with rules.
+var networkFlags = []string{
+	"network", "allow", "deny", "allow-registry", "allow-dns", "publish", "compile-network", "compile-allow", "compile-allow-registry",
+}
+
+// hasRules reports whether a flag of a network asks for more than a loopback.
+func hasRules(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	if strings.HasSuffix(name, "network") {
+		return network.Policy{Mode: network.Mode(f.Value.String())}.HasRules()
+	}
+	return f.Changed && f.Value.String() != "false"
 }
 
 // openTransport returns the transport to the server that --server names. The caller closes it.

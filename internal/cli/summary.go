@@ -119,7 +119,8 @@ func (s *outcome) describeViolation(v sandbox.Violation) string {
 	case v.Kind == sandbox.ViolationOutput:
 		return v.Detail + toSeeTheRest
 	case v.Kind == sandbox.ViolationNetwork && v.Name == "" && v.Allow != "":
-		return v.Detail + "; to allow a host: --allow HOST; for a loopback of its own: " + v.Allow
+		return v.Detail + "; to allow a host: " + strings.Replace(v.Allow, "network localhost", "allow HOST", 1) +
+			"; for a loopback of its own: " + v.Allow
 	case v.Kind == sandbox.ViolationNetwork && v.Allow != "":
 		return v.Detail + "; to allow it: " + v.Allow
 	case v.Allow != "":

@@ -2,7 +2,7 @@
 // storage.
 //
 // Place in the flow. internal/cli reads the settings from flags, variables and a file; internal/serve makes a server from them.
-// The package imports only the types of pkg/sandbox, so that both executables can have the same command line.
+// The package imports only the types of pkg/sandbox and pkg/network, so that both executables can have the same command line.
 //
 // Lifecycle and concurrency. Settings are plain values that do not change after they are read; a reload makes new ones.
 //
@@ -13,12 +13,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -49,6 +51,12 @@ type Settings struct {
 	MaxCompile sandbox.Limits
 	MaxBody    sandbox.Size `flag:"max-body"`
 	Require    sandbox.Tier `flag:"require"` // lowest tier that a request may accept
+
+	// Networks of requests.
+	Network    network.Policy // the most that a request may ask for; zero: localhost
+	Forbidden  []string       // prefixes that no network reaches
+	Publish    bool           // on the loopback of this machine
+	Registries []string       // NAME=RULE, in place of what the name stands for
 
 	// Access to the host. An empty setting allows nothing.
 	Volumes         []string     `flag:"allow-volume"` // directories
@@ -135,9 +143,69 @@ func (s *Settings) Check() error {
 		}
 	}
 	if s.Dir != "" {
-		return plainDirectory("dir", s.Dir)
+		if err := plainDirectory("dir", s.Dir); err != nil {
+			return err
+		}
 	}
-	return nil
+	_, err := s.Bounds()
+	return err
+}
+
+// Bounds are the bounds of every network of a request.
+func (s *Settings) Bounds() (network.Bounds, error) {
+	most := s.Network.Clone()
+	if most.IsZero() {
+		most.Mode = network.Localhost
+	}
+	b := network.Bounds{Ceiling: &most, NoPublish: !s.Publish}
+	for _, text := range s.Forbidden {
+		p, err := ParsePrefix(text)
+		if err != nil {
+			return b, sandbox.Invalid("forbid-network", "%q: %w", text, err)
+		}
+		b.Forbidden = append(b.Forbidden, p)
+	}
+	for _, text := range s.Registries {
+		name, rule, err := ParseRegistry(text)
+		if err != nil {
+			return b, sandbox.Invalid("registries", "%q: %w", text, err)
+		}
+		if b.Registries == nil {
+			b.Registries = map[string][]string{}
+		}
+		b.Registries[name] = append(b.Registries[name], rule)
+	}
+	if _, err := most.Compile(network.Bounds{Registries: b.Registries}); err != nil {
+		return b, sandbox.Invalid("max-network", "%w", err)
+	}
+	if s.Publish && !most.Complete().HasRules() {
+		return b, sandbox.Invalid("allow-publish", "published ports need a network; set max-network to allow, full or learn")
+	}
+	return b, nil
+}
+
+// ParsePrefix reads an address or a CIDR prefix.
+func ParsePrefix(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Masked() != p || p.Addr().Is4In6() {
+		return p, errors.New("not an address or a prefix; write it like 10.0.0.0/8")
+	}
+	return p, nil
+}
+
+// ParseRegistry reads NAME=RULE.
+func ParseRegistry(text string) (name, rule string, err error) {
+	name, rule, found := strings.Cut(text, "=")
+	if !found {
+		return "", "", errors.New("not a registry and its host; write it like npm=npm.example.com:443")
+	}
+	if err := (network.Policy{Registries: []string{name}}).Validate(); err != nil {
+		return "", "", err
+	}
+	return name, rule, network.Policy{Allow: []string{rule}}.Validate()
 }
 
 // plainDirectory accepts a clean absolute path.

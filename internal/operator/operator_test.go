@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -36,6 +37,16 @@ func TestCheck(t *testing.T) {
 		"cold and warm":      {Settings{NoWarm: true, Warm: []string{"python"}}, "contradicts"},
 		"variable":           {Settings{Env: []string{"A=b"}}, "not the name"},
 		"dir":                {Settings{Dir: "x"}, "plain absolute"},
+		"networks": {Settings{Network: network.Policy{Mode: network.Full, Deny: []string{"a.example"}}, Publish: true,
+			Forbidden: []string{"10.0.0.0/8", "2001:db8::1"}, Registries: []string{"npm=npm.example:443"}}, ""},
+		"rule":             {Settings{Network: network.Policy{Allow: []string{"http://a"}}}, "max-network: allow: rule \"http://a\": it has a scheme"},
+		"rules for none":   {Settings{Network: network.Policy{Mode: network.Localhost, Allow: []string{"a"}}}, "mode localhost"},
+		"forbidden bits":   {Settings{Forbidden: []string{"10.0.0.1/8"}}, "forbid-network"},
+		"forbidden name":   {Settings{Forbidden: []string{"a.example"}}, "10.0.0.0/8"},
+		"publish nothing":  {Settings{Publish: true}, "max-network"},
+		"registry":         {Settings{Registries: []string{"npm"}}, "npm=npm.example.com"},
+		"unknown registry": {Settings{Registries: []string{"a=b.example"}}, "unknown registry"},
+		"registry's rule":  {Settings{Registries: []string{"npm=*"}}, "wildcard"},
 	} {
 		err := test.s.Check()
 		if test.says == "" && err != nil || test.says != "" &&
@@ -45,9 +56,51 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestBounds: without settings, requests get what needs no permission; with them, just that.
+func TestBounds(t *testing.T) {
+	for name, test := range map[string]struct {
+		s       Settings
+		ask     network.Policy
+		refused string
+	}{
+		"none":          {Settings{}, network.Policy{}, ""},
+		"localhost":     {Settings{}, network.Policy{Mode: network.Localhost}, ""},
+		"a rule":        {Settings{}, network.Policy{Allow: []string{"a.example"}}, "the mode allow is more"},
+		"not localhost": {Settings{Network: network.Policy{Mode: network.None}}, network.Policy{Mode: network.Localhost}, "localhost is more"},
+		"allowed":       {Settings{Network: network.Policy{Allow: []string{"*.a.example"}}}, network.Policy{Allow: []string{"b.a.example"}}, ""},
+		"another":       {Settings{Network: network.Policy{Allow: []string{"*.a.example"}}}, network.Policy{Allow: []string{"b.example"}}, "more than"},
+		"learn":         {Settings{Network: network.Policy{Mode: network.Learn}}, network.Policy{Mode: network.Learn}, ""},
+		"not learn":     {Settings{Network: network.Policy{Mode: network.Full}}, network.Policy{Mode: network.Learn}, "learn is more"},
+		"forbidden": {Settings{Network: network.Policy{Mode: network.Full, Allow: []string{"10.0.0.0/8"}}, Forbidden: []string{"10.1.0.0/16"}},
+			network.Policy{Allow: []string{"10.1.2.3"}}, "forbidden by the operator"},
+		"not forbidden": {Settings{Network: network.Policy{Mode: network.Full, Allow: []string{"10.0.0.0/8"}}, Forbidden: []string{"10.1.0.0/16"}},
+			network.Policy{Allow: []string{"10.2.2.3"}}, ""},
+		"publish": {Settings{Network: network.Policy{Mode: network.Allow}}, network.Policy{Publish: []string{"80"}}, "published ports"},
+		"published": {Settings{Network: network.Policy{Mode: network.Allow}, Publish: true},
+			network.Policy{Publish: []string{"80"}}, ""},
+		"dns":       {Settings{Network: network.Policy{Mode: network.Allow}}, network.Policy{DNS: true}, "resolve every name"},
+		"every dns": {Settings{Network: network.Policy{Mode: network.Allow, DNS: true}}, network.Policy{DNS: true}, ""},
+		"full dns":  {Settings{Network: network.Policy{Mode: network.Full}}, network.Policy{DNS: true}, ""},
+		"registry": {Settings{Network: network.Policy{Registries: []string{"npm"}}, Registries: []string{"npm=a.example:1", "npm=b.example:2"}},
+			network.Policy{Registries: []string{"npm"}}, ""},
+		"registry's old host": {Settings{Network: network.Policy{Registries: []string{"npm"}}, Registries: []string{"npm=a.example:1"}},
+			network.Policy{Allow: []string{"registry.npmjs.org:443"}}, "more than"},
+	} {
+		b, err := test.s.Bounds()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if _, err := test.ask.Compile(b); test.refused == "" && err != nil ||
+			test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
+			t.Errorf("%s: %v, want %q", name, err, test.refused)
+		}
+	}
+}
+
 // Every setting is either taken over by a running server or named as one that is not: whatever field differs.
 func TestChanges(t *testing.T) {
-	taken := []string{"Max", "MaxCompile", "LogLevel"}
+	taken := []string{"Max", "MaxCompile", "Network", "Forbidden", "Publish", "Registries", "LogLevel"}
 	fields := reflect.TypeFor[Settings]()
 	for i := range fields.NumField() {
 		var before, after Settings
@@ -69,6 +122,8 @@ func TestChanges(t *testing.T) {
 			f.SetString("x")
 		case sandbox.Limits:
 			f.Set(reflect.ValueOf(sandbox.Limits{Memory: 1}))
+		case network.Policy:
+			f.Set(reflect.ValueOf(network.Policy{Mode: network.Full}))
 		default:
 			t.Fatalf("%s is of a kind that this test does not know", fields.Field(i).Name)
 		}

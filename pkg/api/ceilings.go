@@ -8,19 +8,22 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// CeilingSet is the most that requests may ask for. A field that is zero has no ceiling but the machine. A set is not changed once it is in
-// use.
+// CeilingSet is the most that requests may ask for. A field that is zero has no ceiling but the machine, except Network. A set is not changed
+// once it is in use.
 //
-//	explicit limit ──► above? ── yes ──► 403 above_ceiling {field, ceiling}
+//	explicit limit, network ──► above? ── yes ──► 403 above_ceiling {field, ceiling}
 //	no limit given ──► default above? ── yes ──► the ceiling, and a note
 //	the language's own default, known with the plan ──► above? ── yes ──► the ceiling, and a note
 type CeilingSet struct {
 	Run     sandbox.Limits
 	Compile sandbox.Limits // Disk and Inodes are the run's
 	Files   int            // of a program and its inputs together
+	// Network bounds the networks of all phases. Without a Ceiling it is localhost, and no port is published.
+	Network network.Bounds
 }
 
 var _ Ceilings = CeilingSet{}
@@ -31,8 +34,9 @@ func DefaultCeilings() CeilingSet {
 	return CeilingSet{Run: run, Compile: compile, Files: 5000}
 }
 
-// Check refuses a request with a limit above its ceiling, of the server or the key. The error is a *wire.Problem that has every such field.
-// Defaults above a ceiling are lowered when they are known: each language has its own.
+// Check refuses a request with a limit or a network above its ceiling, of the server or the key. The error is a *wire.Problem that has every
+// such field. Defaults above a ceiling are lowered when they are known: each language has its own. Every connection of a network is held
+// against the bounds as well.
 func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 	lower(&s.Run, &key.Limits)
 	lower(&s.Compile, &key.CompileLimits)
@@ -43,6 +47,9 @@ func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 			Message: fmt.Sprintf("%d files, with those of in, are above %d, the most that the operator allows", n, s.Files),
 		})
 	}
+	req.Policy.Bounds = boundsOf(s.Network)
+	above = append(above, beyond("network", req.Policy.Network, &req.Policy.Bounds, key.Network)...)
+	above = append(above, beyond("compile_network", req.Policy.CompileNetwork, &req.Policy.Bounds, key.Network)...)
 	if len(above) > 0 {
 		p := wire.NewProblem(wire.CodeCeiling, "%s: %s", above[0].Field, above[0].Message)
 		p.Errors, p.Hint = above, "ask for less, or ask the operator of the server to allow more"
@@ -54,13 +61,50 @@ func (s CeilingSet) Check(req *executor.Request, key KeyLimits) error {
 	return nil
 }
 
+// boundsOf returns the bounds of a server: without a ceiling they allow what needs no permission.
+func boundsOf(b network.Bounds) network.Bounds {
+	if b.Ceiling == nil {
+		b.Ceiling, b.NoPublish = &network.Policy{Mode: network.Localhost}, true
+	}
+	return b
+}
+
+// beyond explains why a network is more than the operator or the key allows.
+func beyond(field string, p network.Policy, b *network.Bounds, key network.Mode) []wire.FieldError {
+	most := networkCeiling(b, key)
+	wrong := wire.FieldError{Field: field, Ceiling: most.String()}
+	if mode := p.Complete().Mode; mode.Above(most.Mode) {
+		wrong.Message = fmt.Sprintf("%s is above %s, the most that the operator allows", mode, most.Mode)
+	} else if _, err := p.Compile(*b); err != nil {
+		wrong.Message = fmt.Sprintf("%s; the most is %s", err, most)
+	} else {
+		return nil
+	}
+	return []wire.FieldError{wrong}
+}
+
+// networkCeiling is the most that a network may be: the server's ceiling, with the mode of the key where that is less.
+func networkCeiling(b *network.Bounds, key network.Mode) network.Policy {
+	most := b.Ceiling.Complete()
+	switch {
+	case key == "" || !most.Mode.Above(key):
+		return most
+	case key == network.None || key == network.Localhost:
+		return network.Policy{Mode: key}
+	}
+	most.Mode = key
+	return most
+}
+
 // limits handles GET /v1/limits. Lower gives a limit that is not set its ceiling.
 func (s *Server) limits(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
 	}
 	var req executor.Request
-	if err := s.opts.Policy.Ceilings.Check(&req, PrincipalFrom(r.Context()).Limits); err != nil {
+	key := PrincipalFrom(r.Context()).Limits
+	req.Policy.Bounds = boundsOf(network.Bounds{})
+	if err := s.opts.Policy.Ceilings.Check(&req, key); err != nil {
 		return err
 	}
 	var most, mostCompile sandbox.Limits
@@ -84,6 +128,13 @@ func (s *Server) limits(w http.ResponseWriter, r *http.Request) error {
 		add(row.Name, cmp.Or(row.Doc, sandbox.Sentence(row.Usage)), row, &run, &most)
 		if row.CompileDoc != "" {
 			add("compile_"+row.Name, row.CompileDoc, row, &compile, &mostCompile)
+		}
+	}
+	for _, f := range executor.Fields(&req.Policy, &req.Options) {
+		if _, ok := f.Value.(*network.Policy); ok {
+			all.Limits = append(all.Limits, wire.LimitInfo{
+				Name: f.Name, Description: f.Doc, Default: string(network.None), Ceiling: networkCeiling(&req.Policy.Bounds, key.Network).String(),
+			})
 		}
 	}
 	return answerJSON(w, http.StatusOK, all)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -61,6 +62,7 @@ func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*
 	if err := policy.check(run, &j.req); err != nil {
 		return nil, err
 	}
+	j.req.Policy.Bounds = boundsOf(network.Bounds{}) // a network with rules is refused unless the ceilings set others
 	if err := policy.Ceilings.Check(&j.req, p.Limits); err != nil {
 		return nil, aboveCeiling(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -35,6 +36,7 @@ func newDocument() *huma.OpenAPI {
 		reflect.TypeFor[wire.Volumes]():        reflect.TypeFor[[]string](),
 		reflect.TypeFor[executor.OutputFile](): reflect.TypeFor[outputFileSchema](),
 		reflect.TypeFor[monitor.Sample]():      reflect.TypeFor[sampleSchema](),
+		reflect.TypeFor[network.Policy]():      reflect.TypeFor[networkSchema](),
 	} {
 		schemas.RegisterTypeAlias(t, as)
 	}
@@ -133,12 +135,44 @@ func (runSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Sc
 		if f.Example != "" {
 			p.Examples = []any{json.RawMessage(f.Example)}
 		}
+		if len(p.OneOf) > 0 {
+			f.Words = "" // of one of the forms
+		}
 		for _, word := range strings.FieldsFunc(f.Words, func(r rune) bool { return strings.ContainsRune(", ", r) }) {
 			p.Enum = append(p.Enum, word)
 		}
 		s.Properties[f.Name] = p
 	}
 	return s
+}
+
+// networkSchema is network.Policy as JSON.
+type networkSchema struct{}
+
+// Schema describes the mode alone, or the object.
+func (networkSchema) Schema(huma.Registry) *huma.Schema {
+	mode := &huma.Schema{Type: huma.TypeString, Description: "The kind of network, from the least to the most."}
+	for _, m := range network.Modes {
+		mode.Enum = append(mode.Enum, string(m))
+	}
+	list := func(description string, words ...string) *huma.Schema {
+		item := &huma.Schema{Type: huma.TypeString}
+		for _, w := range words {
+			item.Enum = append(item.Enum, w)
+		}
+		return &huma.Schema{Type: huma.TypeArray, Items: item, Description: description, MaxItems: ptr(network.MaxRules)}
+	}
+	return &huma.Schema{OneOf: []*huma.Schema{mode, {
+		Type: huma.TypeObject, AdditionalProperties: false, Properties: map[string]*huma.Schema{
+			"mode": {Type: huma.TypeString, Enum: mode.Enum, Description: "Default: allow where there is a rule or a published port, else none."},
+			"allow": list("What programs may reach: HOST[:PORT[,PORT]][/udp]. A HOST is a name, *.name, an address or a prefix. " +
+				"Without a port 80 and 443; without /udp TCP."),
+			"deny":       list("The same, for what they may not reach in spite of other rules. Without a port every port."),
+			"registries": list("Package registries that they may reach.", network.Registries()...),
+			"dns":        {Type: huma.TypeBoolean, Description: "Resolve every name, not only allowed ones: names can carry data out."},
+			"publish":    list("[HOSTPORT:]PORT of the program, reachable on 127.0.0.1 of the server's machine while the run lives."),
+		},
+	}}}
 }
 
 // sampleSchema is monitor.Sample as JSON, with the names of the metrics.
@@ -174,13 +208,14 @@ type resultSchema struct {
 type eventSchema struct {
 	Seq       uint64             `json:"seq,omitempty" doc:"1, 2, 3 … without gaps. gap, error, receipt and ack are no events and have none."`
 	Time      time.Time          `json:"time,omitzero"`
-	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,result,gap,error,receipt,ack" doc:"What it carries."`
+	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,published,result,gap,error,receipt,ack" doc:"What it carries."`
 	Offset    uint64             `json:"offset,omitempty" doc:"Of data in its stream."`
 	Phase     string             `json:"phase,omitempty"`
 	Data      string             `json:"data,omitempty" doc:"stdout and stderr: the bytes, exactly."`
 	Encoding  string             `json:"encoding,omitempty" enum:"base64" doc:"Of data; left out for text."`
 	Metric    *monitor.Sample    `json:"metric,omitempty"`
 	Violation *sandbox.Violation `json:"violation,omitempty"`
+	Published []network.Port     `json:"published,omitempty" doc:"published: ports of the program on 127.0.0.1 of the server's machine."`
 	Result    *resultSchema      `json:"result,omitempty"`
 	From      uint64             `json:"from,omitempty" doc:"gap: the first event that is no longer kept."`
 	To        uint64             `json:"to,omitempty" doc:"gap: the last."`

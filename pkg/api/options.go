@@ -10,6 +10,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/workspace"
 )
@@ -98,8 +99,9 @@ type Principal struct {
 type KeyLimits struct {
 	Limits        sandbox.Limits // ceilings of a run
 	CompileLimits sandbox.Limits
-	Concurrency   int     // runs at a time
-	Rate          float64 // runs per second
+	Network       network.Mode // the most of both networks
+	Concurrency   int          // runs at a time
+	Rate          float64      // runs per second
 	Burst         int
 }
 
@@ -171,8 +173,8 @@ type Policy struct {
 	BodyTimeout time.Duration
 }
 
-// Ceilings checks limits. The error names the field and the ceiling: sandbox.Invalid, or an error of kind sandbox.ErrRefused whose Op is
-// the name of the flag or field.
+// Ceilings checks limits and networks. It sets Policy.Bounds of a request whose networks may have rules; otherwise they have none. The error
+// names the field and the ceiling: sandbox.Invalid, or an error of kind sandbox.ErrRefused whose Op is the name of the flag or field.
 type Ceilings interface {
 	Check(req *executor.Request, key KeyLimits) error
 }

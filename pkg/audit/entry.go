@@ -110,10 +110,11 @@ type Who struct {
 
 // Policy is the isolation that was requested and the one that was reached.
 type Policy struct {
-	Network network.Policy `json:"network,omitzero"`
-	Require sandbox.Tier   `json:"require,omitempty"`
-	Tier    sandbox.Tier   `json:"tier,omitempty"`
-	Backend string         `json:"backend,omitempty"`
+	Network        network.Policy `json:"network,omitzero"`
+	CompileNetwork network.Policy `json:"compile_network,omitzero"` // where a compiler had one
+	Require        sandbox.Tier   `json:"require,omitempty"`
+	Tier           sandbox.Tier   `json:"tier,omitempty"`
+	Backend        string         `json:"backend,omitempty"`
 	// Image is the reference of the run's image; ImageDigest is the digest of its manifest.
 	Image       string          `json:"image,omitempty"`
 	ImageDigest string          `json:"image_digest,omitempty"`
@@ -175,7 +176,8 @@ var userName = sync.OnceValue(func() string {
 const (
 	maxWord    = 256
 	maxText    = 2048
-	maxCommand = 4096
+	maxCommand = 4096 // also of each list of a network's rules
+	maxRefused = 32 << 10
 	maxCode    = 256 << 10
 	maxLine    = 2 << 20 // maxCode, each byte written as \u00xx, and the rest
 )
@@ -207,13 +209,17 @@ func clipAll(args []string, most int) []string {
 func (e Entry) bounded(keepCode bool) Entry {
 	for _, field := range []*string{
 		&e.Run, &e.Who.User, (*string)(&e.Who.EntryPoint), &e.Who.Key, &e.Reason, &e.Language, &e.Version, &e.CodeSHA256, &e.InputSHA256,
-		(*string)(&e.Policy.Network.Mode), (*string)(&e.Policy.Require), (*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image,
-		&e.Policy.ImageDigest, (*string)(&e.Verdict),
+		(*string)(&e.Policy.Network.Mode), (*string)(&e.Policy.CompileNetwork.Mode), (*string)(&e.Policy.Require),
+		(*string)(&e.Policy.Tier), &e.Policy.Backend, &e.Policy.Image, &e.Policy.ImageDigest, (*string)(&e.Verdict),
 	} {
 		*field = clip(*field, maxWord)
 	}
 	e.Error = clip(e.Error, maxText)
-	e.Command, e.Refused = clipAll(e.Command, maxCommand), clipAll(e.Refused, maxCommand)
+	e.Command, e.Refused = clipAll(e.Command, maxCommand), clipAll(e.Refused, maxRefused)
+	for _, n := range []*network.Policy{&e.Policy.Network, &e.Policy.CompileNetwork} {
+		n.Allow, n.Deny = clipAll(n.Allow, maxCommand), clipAll(n.Deny, maxCommand)
+		n.Registries, n.Publish = clipAll(n.Registries, maxCommand), clipAll(n.Publish, maxCommand)
+	}
 	code := e.Code
 	e.Code, e.CodeEncoding, e.CodeOmitted = "", "", ""
 	switch {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -28,7 +29,8 @@ func TestNewRun(t *testing.T) {
 		},
 		CompileLimits: sandbox.Limits{Wall: time.Minute, Memory: sandbox.GiB},
 		Policy: executor.Policy{
-			Network: sandbox.NetworkNone, Workdir: "/tmp", Scratch: sandbox.ScratchAuto, WritableRoot: true, Hostname: "h",
+			Network:        network.Policy{Allow: []string{"a.example:22"}, Deny: []string{"b.example"}, DNS: true, Publish: []string{"80"}},
+			CompileNetwork: network.Policy{Registries: []string{"npm"}}, Workdir: "/tmp", Scratch: sandbox.ScratchAuto, WritableRoot: true, Hostname: "h",
 			User:    sandbox.User{UID: 5, GID: 6},
 			Require: sandbox.TierContainer, Strict: true, KillOnOutput: true, MergeOutput: true, Labels: map[string]string{"l": "m"},
 			Volumes: []sandbox.Volume{{Source: "/a", Target: "/b"}},
@@ -60,7 +62,7 @@ func TestNewRun(t *testing.T) {
 	if n := reflect.TypeFor[executor.Request]().NumField(); n != 30 {
 		t.Errorf("a request has %d fields", n)
 	}
-	if n := reflect.TypeFor[executor.Policy]().NumField(); n != 12 {
+	if n := reflect.TypeFor[executor.Policy]().NumField(); n != 14 { // Bounds are a server's own
 		t.Errorf("a policy has %d fields", n)
 	}
 }

@@ -28,7 +28,8 @@ type execution struct {
 	last     atomic.Uint64 // number of the last event; late events still write it
 	out      Result
 
-	input *inputDigest // nil if its digest is not recorded
+	input   *inputDigest        // nil if its digest is not recorded
+	refused []sandbox.Violation // names and connections of earlier phases
 
 	keeping chan error // result of the cache addition that runs beside the next phase; or nil
 }
@@ -139,11 +140,12 @@ func (x *execution) compiled() (phases []Phase, made []sandbox.File, err error) 
 	return phases, made, nil
 }
 
-// cacheable reports whether the key covers everything that a phase's products depend on. It does not cover volumes, which the
-// compiler sees as well.
+// cacheable reports whether the key covers everything that a phase's products depend on. It does not cover volumes and networks, which
+// the compiler sees as well.
 func (x *execution) cacheable(p *Phase) bool {
 	nameless := x.plan.Spec.Root.From != sandbox.ImageRef{} && x.plan.Spec.Root.From.ID == "" // its content is unknown
-	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless
+	return x.e.opts.Cache != nil && !x.req.NoCache && len(p.Produces) > 0 && len(x.plan.Spec.Volumes) == 0 && !nameless &&
+		!p.Process.Network.HasLoopback()
 }
 
 // phaseOutput is the most output that PhaseResult keeps of each stream if output has a space of its own: the first and the last
@@ -171,14 +173,16 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		return false, err
 	}
 	x.seq = x.last.Load()
-	notes := x.out.Notes
+	notes, refused := x.out.Notes, x.refused
 	x.out.Close() // that of the phase before
 	x.out.Result = *r
 	x.out.Notes = notes
 	x.note(r.Notes...)
 	if !isRun {
 		nameCompileFlags(x.out.Violations)
+		x.refused = append(x.refused, refusals(x.out.Violations)...)
 	}
+	x.out.Violations = append(slices.Clip(refused), x.out.Violations...) // compilers, too, may have been refused hosts
 	if err := x.judge(ctx, p); err != nil {
 		return false, err
 	}
@@ -210,10 +214,24 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	return true, nil
 }
 
-// nameCompileFlags lets the violations of a compiler name the flags of compilers' limits. The number of processes and the CPU time of
-// compilers have no flags.
+// refusals returns the violations that are refused names and connections.
+func refusals(violations []sandbox.Violation) (list []sandbox.Violation) {
+	for _, v := range violations {
+		if v.Kind == sandbox.ViolationNetwork && v.Name != "" {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// nameCompileFlags lets the violations of a compiler name the flags of compilers. The number of processes and the CPU time of compilers
+// have no flags.
 func nameCompileFlags(violations []sandbox.Violation) {
 	for i := range violations {
+		if flag, ok := strings.CutPrefix(violations[i].Allow, "--"); ok && violations[i].Kind == sandbox.ViolationNetwork {
+			violations[i].Allow = "--compile-" + flag
+			continue
+		}
 		for _, l := range sandbox.AllLimits() {
 			switch flag := l.Flag(); {
 			case violations[i].Allow != "--"+flag:

@@ -152,7 +152,10 @@ func (f *Field) IsSet() bool {
 
 // Apply writes the policy into the spec of a sandbox, except KillOnOutput and MergeOutput, which belong to the process.
 func (p *Policy) Apply(s *sandbox.Spec) {
-	s.Network, s.Bounds = p.Network.Clone(), p.Bounds
+	s.Network = p.Network.Clone()
+	if p.Network.Complete().HasRules() || p.CompileNetwork.Complete().HasRules() {
+		s.Bounds = p.Bounds // they decide nothing else, and a pool keeps sandboxes with other bounds apart
+	}
 	s.Volumes, s.Workdir, s.Scratch, s.WritableRoot = slices.Clone(p.Volumes), p.Workdir, p.Scratch, p.WritableRoot
 	s.Hostname, s.Require, s.Strict, s.Labels = p.Hostname, p.Require, p.Strict, maps.Clone(p.Labels)
 	if s.User = p.User; s.User != (sandbox.User{}) { // a zero beside an id means root

@@ -65,6 +65,17 @@ func (x *execution) entry(result *Result, failed error, code []byte, seen Eviden
 		ended = &result.Result
 	}
 	entry := NewAuditEntry(x.e.opts.EntryPoint, cmp.Or(x.req.Asker.Run, x.id), command, &x.plan.Spec, ended, failed)
+	if entry.Metrics != nil && len(result.Phases) > 1 {
+		all := *entry.Metrics // and what the network of earlier phases reached
+		all.Network = nil
+		for _, p := range result.Phases {
+			all.Network = append(all.Network, p.Metrics.Network...)
+		}
+		entry.Metrics = &all
+	}
+	if n := x.req.Policy.CompileNetwork.Complete(); n.HasLoopback() {
+		entry.Policy.CompileNetwork = n
+	}
 	entry.Who.Key = x.req.Asker.Key
 	entry.Language, entry.Version = x.plan.Language, x.plan.Version
 	entry.Code, entry.CodeSHA256, entry.InputSHA256 = string(code), seen.CodeSHA256, seen.InputSHA256
@@ -85,10 +96,8 @@ func NewAuditEntry(
 	if r != nil {
 		entry.Verdict, entry.ExitCode, entry.Metrics = r.Verdict, r.ExitCode(), &r.Metrics
 		entry.ProgramExitCode = r.ProgramExitCode()
-		for _, v := range r.Violations {
-			if v.Kind == sandbox.ViolationNetwork && v.Name != "" {
-				entry.Refused = append(entry.Refused, v.Detail)
-			}
+		for _, v := range refusals(r.Violations) {
+			entry.Refused = append(entry.Refused, v.Detail)
 		}
 		entry.Policy.Tier, entry.Policy.Backend, entry.Policy.Limits = r.Isolation.Tier, r.Isolation.Backend, &r.Limits
 	}

@@ -3,6 +3,7 @@ package executor
 import (
 	"bytes"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,6 +71,8 @@ func joinResults(first, second *sandbox.Result) *sandbox.Result {
 	b.IORead += a.IORead
 	b.IOWrite += a.IOWrite
 	b.OOMKills += a.OOMKills
+	b.Network = append(slices.Clip(a.Network), b.Network...)
+	r.Violations = append(refusals(first.Violations), r.Violations...)
 	b.MemoryPeak = max(a.MemoryPeak, b.MemoryPeak)
 	b.ProcessesPeak = max(a.ProcessesPeak, b.ProcessesPeak)
 	if b.WallTime > 0 {

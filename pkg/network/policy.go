@@ -198,10 +198,10 @@ func (p Policy) Compile(b Bounds) (*Filter, error) {
 
 // fitsCeiling refuses what the operator never admits, so that a request learns it before its run.
 func (f *Filter) fitsCeiling() error {
-	if f.ceiling != nil && f.mode.needs() > f.ceiling.mode.needs() {
+	if f.ceiling != nil && f.mode.Above(f.ceiling.mode) {
 		return fmt.Errorf("the mode %s is more than the operator allows: %s", f.mode, f.ceiling.mode)
 	}
-	if f.ceiling != nil && f.dns && !f.ceiling.dns {
+	if f.ceiling != nil && f.dns && !f.ceiling.dns && !f.ceiling.everything() {
 		return errors.New("dns: the operator does not allow to resolve every name")
 	}
 	for i := range f.allow {
@@ -218,8 +218,8 @@ func (f *Filter) fitsCeiling() error {
 	return nil
 }
 
-// needs ranks what a mode may reach. Full is within a ceiling of Full only; Learn needs a permission of its own.
-func (m Mode) needs() int { return slices.Index(Modes, m) }
+// Above reports whether a mode reaches more than another. Learn reaches as much as Full, but needs a permission of its own.
+func (m Mode) Above(o Mode) bool { return slices.Index(Modes, m) > slices.Index(Modes, o) }
 
 // covers reports whether the rules may admit a part of what r admits. Every connection is decided on by both filters in any case.
 func (f *Filter) covers(r *rule) bool {

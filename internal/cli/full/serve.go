@@ -17,6 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/serve"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -66,6 +67,7 @@ func (c *commands) serveCommand() (*cobra.Command, *serveOptions) {
 	cli.FlagGroups{
 		{Title: "Addresses and authentication", Add: o.addReachFlags}, {Title: "Backend", Add: o.addMakerFlags},
 		{Title: "Ceilings of requests", Add: o.addCeilingFlags},
+		{Title: "Networks of requests", Add: o.addNetworkFlags},
 		{Title: "What requests may use of this machine", Add: o.addAllowFlags}, {Title: "Load", Add: o.addLoadFlags},
 		{Title: "Warm starts", Add: o.addWarmFlags},
 		{Title: "What the server keeps", Add: o.addKeepFlags}, {Title: "Running it", Add: func(fs *pflag.FlagSet) { o.addRunFlags(fs, c) }},
@@ -107,6 +109,31 @@ func (o *serveOptions) addCeilingFlags(fs *pflag.FlagSet) {
 	}
 	cli.AddCompileLimits(fs, "max-", &o.settings.MaxCompile, &compile)
 	cli.AddParsed(fs, &o.settings.MaxBody, "max-body", "32m", "`size` of a request", cli.ReadSize)
+}
+
+func (o *serveOptions) addNetworkFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	n := &s.Network
+	cli.AddParsed(fs, &n.Mode, "max-network", string(network.Localhost),
+		"most network `mode` that a request may ask for: none, localhost, allow, full, learn", sandbox.ParseNetwork)
+	fs.Var(&cli.List{Into: &n.Allow, Check: func(text string) error { return network.Policy{Allow: []string{text}}.Validate() }},
+		"max-network-allow", "`HOST[:PORT[,PORT]][/udp]` that requests may allow; repeatable; implies --max-network allow")
+	fs.Var(&cli.List{Into: &n.Registries, Commas: true, Check: func(text string) error {
+		return network.Policy{Registries: []string{text}}.Validate()
+	}}, "max-network-registries", "package `registries` that requests may allow: "+strings.Join(network.Registries(), ", "))
+	fs.Var(&cli.List{Into: &n.Deny, Check: func(text string) error {
+		return network.Policy{Mode: network.Full, Deny: []string{text}}.Validate()
+	}}, "max-network-deny", "`HOST[:PORT]` that no request reaches; repeatable")
+	fs.BoolVar(&n.DNS, "max-network-dns", false, "allow requests to resolve every name; names can carry data out")
+	fs.Var(&cli.List{Into: &s.Forbidden, Check: func(text string) error {
+		_, err := operator.ParsePrefix(text)
+		return err
+	}}, "forbid-network", "`prefix` of addresses that no request reaches, whatever the rules; repeatable")
+	fs.BoolVar(&s.Publish, "allow-publish", false, "allow requests to publish ports of their programs on 127.0.0.1 of this machine")
+	fs.Var(&cli.List{Into: &s.Registries, Check: func(text string) error {
+		_, _, err := operator.ParseRegistry(text)
+		return err
+	}}, "registries", "`NAME=HOST[:PORT]` that a registry's name stands for here; repeatable")
 }
 
 func (o *serveOptions) addAllowFlags(fs *pflag.FlagSet) {

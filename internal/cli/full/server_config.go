@@ -60,8 +60,13 @@ func (s *settingsFile) readMapping(prefix string, m yamlite.Map) error {
 		if prefix != "" {
 			name = prefix + "-" + name
 		}
+		if p.Key == "mode" && s.flags.Lookup(prefix) != nil { // max_network: {mode: allow, …}, as requests have it
+			name = prefix
+		}
 		f := s.flags.Lookup(name)
-		if nested, ok := p.Value.(yamlite.Map); ok {
+		if nested, ok := p.Value.(yamlite.Map); ok && f != nil && f.Name == "registries" {
+			p.Value = joinPairs(nested)
+		} else if ok {
 			if err := s.readMapping(name, nested); err != nil {
 				return err
 			}
@@ -78,6 +83,23 @@ func (s *settingsFile) readMapping(prefix string, m yamlite.Map) error {
 		}
 	}
 	return nil
+}
+
+// joinPairs turns a mapping into a list of NAME=VALUE. A name may have several values.
+func joinPairs(m yamlite.Map) (list []any) {
+	for _, p := range m {
+		values, several := p.Value.([]any)
+		if !several {
+			values = []any{p.Value}
+		}
+		for _, v := range values {
+			if text, ok := v.(string); ok {
+				v = p.Key + "=" + text
+			}
+			list = append(list, v)
+		}
+	}
+	return list
 }
 
 // setFlag sets a flag to a value of the file. The flag does not count as changed: that means the command line or a variable.

@@ -363,7 +363,8 @@ func TestWrongRequests(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	const all = "timeout=1m30s,cpus=1.5,cpu_time=10s,memory=1GiB,disk=1500000000,inodes=100,pids=10,open_files=64,output_limit=1MiB," +
-		"compile_timeout=2m0s,compile_memory=2GiB,rate=0.25,burst=3,concurrency=2"
+		"net_rate=1MiB,net_bytes=2GiB,net_connections=5," +
+		"compile_timeout=2m0s,compile_memory=2GiB,network=localhost,rate=0.25,burst=3,concurrency=2"
 	l, err := ParseLimits(all)
 	must(t, err)
 	if l.String() != all {

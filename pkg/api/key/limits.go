@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -15,6 +16,7 @@ import (
 type Limits struct {
 	Max         sandbox.Limits // of one run; the server's ceilings hold as well
 	MaxCompile  sandbox.Limits // of a compilation
+	Network     network.Mode   // of both
 	Rate        float64        // runs per second, on average
 	Burst       int            // runs that may exceed Rate at once; 0 is Concurrency, or the runs of one second if that is more
 	Concurrency int            // runs at the same time
@@ -51,6 +53,14 @@ func count(name string, of func(*Limits) *int) limit {
 		}
 		return strconv.Itoa(*of(l))
 	}}
+}
+
+func readNetwork(l *Limits, text string) (err error) {
+	l.Network, err = sandbox.ParseNetwork(text)
+	if e := new(sandbox.Error); errors.As(err, &e) {
+		return e.Err // the field is named by the caller
+	}
+	return err
 }
 
 // readRate reads runs per second, or runs with a unit: 30/m.
@@ -92,7 +102,8 @@ func allLimits() (all []limit) {
 			all = append(all, ceiling("compile_", row, func(l *Limits) *sandbox.Limits { return &l.MaxCompile }))
 		}
 	}
-	return append(all, limit{"rate", readRate, showRate}, count("burst", func(l *Limits) *int { return &l.Burst }),
+	network := limit{"network", readNetwork, func(l *Limits) string { return string(l.Network) }}
+	return append(all, network, limit{"rate", readRate, showRate}, count("burst", func(l *Limits) *int { return &l.Burst }),
 		count("concurrency", func(l *Limits) *int { return &l.Concurrency }))
 }
 

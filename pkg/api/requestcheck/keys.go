@@ -46,7 +46,7 @@ func (k *Keys) Authenticate(ctx context.Context, token string) (*api.Principal, 
 	k.closed.Store(true)
 	l := found.Limits
 	return &api.Principal{ID: found.ID, Name: found.Name, Scopes: found.Scopes, Secret: found.Secret, Limits: api.KeyLimits{
-		Limits: l.Max, CompileLimits: l.MaxCompile, Concurrency: l.Concurrency, Rate: l.Rate, Burst: l.Burst,
+		Limits: l.Max, CompileLimits: l.MaxCompile, Network: l.Network, Concurrency: l.Concurrency, Rate: l.Rate, Burst: l.Burst,
 	}}, nil
 }
 

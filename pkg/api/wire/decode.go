@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/nearest"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // The bounds of every body.
@@ -201,6 +202,8 @@ func (d *strict) value(dec *json.Decoder, at string, into reflect.Value) error {
 	t := into.Type()
 	_, itself := into.Addr().Interface().(json.Unmarshaler)
 	switch {
+	case t == reflect.TypeFor[network.Policy]():
+		return d.network(dec, at, into)
 	case itself: // the type reads its own JSON
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
 		return d.list(dec, at, into)
@@ -212,6 +215,29 @@ func (d *strict) value(dec *json.Decoder, at string, into reflect.Value) error {
 		into.Set(reflect.New(t.Elem()))
 		return d.object(json.NewDecoder(bytes.NewReader(raw)), at+".", into.Elem())
 	}
+	return d.plain(dec, at, into)
+}
+
+// network decodes a mode, or an object of rules whose fields errors name.
+func (d *strict) network(dec *json.Decoder, at string, into reflect.Value) error {
+	var raw json.RawMessage
+	if err := dec.Decode(&raw); err != nil || isNull(raw) {
+		return err
+	}
+	dec = json.NewDecoder(bytes.NewReader(raw))
+	switch raw[0] {
+	case '{':
+		return d.object(dec, at+".", into)
+	case '"':
+		return d.plain(dec, at, into)
+	}
+	d.wrong(at, "it has to be the name of a mode, or an object of rules")
+	return nil
+}
+
+// plain decodes a value whose type reads it.
+func (d *strict) plain(dec *json.Decoder, at string, into reflect.Value) error {
+	t := into.Type()
 	err := dec.Decode(into.Addr().Interface())
 	var syntax *json.SyntaxError
 	switch {

@@ -59,7 +59,8 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 		Language: doc.Language, Version: doc.Version, Phases: doc.Phases, Tables: doc.Tables,
 		Result: sandbox.Result{
 			Verdict: doc.Verdict, Exit: exit, Phase: doc.Phase, Metrics: doc.Metrics,
-			Limits: doc.Limits, Isolation: doc.Isolation, Image: doc.Image, Violations: doc.Violations, Notes: doc.Notes,
+			Limits: doc.Limits, Isolation: doc.Isolation, Image: doc.Image, Violations: doc.Violations, Needed: doc.Needed,
+			Notes: doc.Notes,
 		},
 	}
 	if (own != nil || doc.Signal != "") && doc.ExitCode != r.ExitCode() {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -26,7 +27,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const full = `{"language":"python","code":"x","name":"n.py","entry":"e","args":["a"],"stdin":"eA==","stdin_encoding":"base64",
 "env":{"A":"b"},"timeout":"1.5s","grace":2,"cpus":0.5,"cpu_time":"3s","memory":"1.5GiB","disk":1048576,"inodes":100,"pids":7,
 "open_files":64,"output_limit":"1k","kill_on_output":true,"compile_timeout":4,"compile_memory":"1g",
-"in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"},{"path":"l","link":"i"}],"out":["*.png"],"network":"localhost","workdir":"/tmp",
+"in":[{"path":"i","content":"/w==","encoding":"base64","mode":"0755"},{"path":"l","link":"i"}],"out":["*.png"],"workdir":"/tmp",
+"net_rate":"1m","net_bytes":"1g","net_connections":9,"compile_network":"full",
+"network":{"mode":"allow","allow":["a.example"],"deny":["b.example"],"registries":["npm"],"dns":true,"publish":["8080:80"]},
 "scratch":"memory","writable_root":true,"hostname":"h","uid":2000,"require":"gvisor","strict":true,"merge_output":true,"labels":{"l":"m"},
 "no_cache":true,"commands":["ls"],"forbid_imports":["os"],
 "release":true,"edition":"2021","test":true,"enable_assertions":true,"module":"m",
@@ -53,10 +56,14 @@ func TestRequest(t *testing.T) {
 			Wall: 1500 * time.Millisecond, Grace: 2 * time.Second, CPUs: 0.5, CPUTime: 3 * time.Second, Memory: 1536 * sandbox.MiB,
 			Disk:   sandbox.MiB,
 			Inodes: 100, Processes: 7, OpenFiles: 64, Output: sandbox.KiB,
+			NetRate: sandbox.MiB, NetBytes: sandbox.GiB, NetConnections: 9,
 		},
 		CompileLimits: sandbox.Limits{Wall: 4 * time.Second, Memory: sandbox.GiB},
 		Policy: executor.Policy{
-			Network: sandbox.NetworkLocalhost, Volumes: []sandbox.Volume{{Source: "/a", Target: "/b", Writable: true}}, Workdir: "/tmp",
+			Network: network.Policy{Mode: network.Allow, Allow: []string{"a.example"}, Deny: []string{"b.example"},
+				Registries: []string{"npm"}, DNS: true, Publish: []string{"8080:80"}},
+			CompileNetwork: network.Policy{Mode: network.Full},
+			Volumes:        []sandbox.Volume{{Source: "/a", Target: "/b", Writable: true}}, Workdir: "/tmp",
 			Scratch:      sandbox.ScratchMemory,
 			WritableRoot: true, Hostname: "h", User: sandbox.User{UID: 2000}, Require: sandbox.TierGVisor, Strict: true, KillOnOutput: true,
 			MergeOutput: true, Labels: map[string]string{"l": "m"},
@@ -332,4 +339,31 @@ func FuzzRead(f *testing.F) {
 		_, _ = DecodeResult(b)
 		_ = NoticeOf(b)
 	})
+}
+
+// TestNetworkField: errors in an object of rules name the field in it, and no request says what its operator allows.
+func TestNetworkField(t *testing.T) {
+	for text, says := range map[string]string{
+		`{"network":"none"}`: "", `{"network":null}`: "", `{"network":{}}`: "", `{"compile_network":{"allow":["a.example"]}}`: "",
+		`{"network":{"alow":["a.example"]}}`:        "network.alow: there is no such field; did you mean allow?",
+		`{"network":{"Allow":["a.example"]}}`:       "network.Allow: there is no such field",
+		`{"network":{"deny":["a"],"deny":[]}}`:      "network.deny: it is given twice",
+		`{"compile_network":{"allow":"a.example"}}`: "compile_network.allow: it has to be a list of texts",
+		`{"network":7}`:                             "network: it has to be the name of a mode, or an object",
+		`{"network":["none"]}`:                      "network: it has to be the name of a mode, or an object",
+		`{"network":{"bounds":{}}}`:                 "network.bounds: there is no such field",
+		`{"bounds":{}}`:                             "bounds: there is no such field",
+		`{"network":"host"}`:                        `network: unknown mode "host"`,
+		`{"network":{"allow":["http://a"]}}`:        `network: allow: rule "http://a": it has a scheme`,
+		`{"compile_network":{"allow":["a:0"]}}`:     `compile-network: allow: rule "a:0"`, // the server writes the field's name
+		`{"network":{"mode":"none","allow":["a"]}}`: "network: rules do not fit the mode none",
+	} {
+		run, err := Decode([]byte(text))
+		if err == nil {
+			_, err = run.Request()
+		}
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v, want %q", text, err, says)
+		}
+	}
 }

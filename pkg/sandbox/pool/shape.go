@@ -47,7 +47,7 @@ func (p *Pool) shapeSpecOf(spec *sandbox.Spec) (*shapeSpec, bool) {
 		if process.Warm.Fork && p.forker != nil && p.forker.Forks(&t.spec, &process) == nil {
 			process.MergeOutput = false // see forkedLike
 			t.fork = append(t.fork, process)
-		} else {
+		} else if len(process.Network.Or(spec.Network).Publish) == 0 { // ports are reachable from a start on
 			t.ahead = append(t.ahead, process)
 		}
 	}

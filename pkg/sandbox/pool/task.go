@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -23,7 +24,8 @@ var (
 	_ sandbox.Witness = (*task)(nil)
 	_ sandbox.Routed  = (*task)(nil)
 
-	_ sandbox.Measured = (*task)(nil)
+	_ sandbox.Measured  = (*task)(nil)
+	_ sandbox.Networked = (*task)(nil)
 )
 
 // ReadOutput reads what the program prints.
@@ -52,6 +54,32 @@ func (t *task) NoRoutes() uint64 {
 		return 0
 	}
 	return r.NoRoutes()
+}
+
+// NetworkRefusals, Published and Network are those of the task below.
+func (t *task) NetworkRefusals() iter.Seq[network.Refused] {
+	if n, ok := t.Task.(sandbox.Networked); ok {
+		return n.NetworkRefusals()
+	}
+	return func(func(network.Refused) bool) {}
+}
+
+// Published are ports on the host's loopback.
+func (t *task) Published() []network.Port {
+	n, ok := t.Task.(sandbox.Networked)
+	if !ok {
+		return nil
+	}
+	return n.Published()
+}
+
+// Network is what the network did.
+func (t *task) Network() (report *network.Report, unknown string) {
+	n, ok := t.Task.(sandbox.Networked)
+	if !ok {
+		return nil, ""
+	}
+	return n.Network()
 }
 
 // Isolation is that of the task below: the program is the process that was measured when it was prepared.
