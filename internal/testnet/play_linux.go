@@ -131,7 +131,7 @@ func beInternet(command []string) (code int, err error) {
 	return code, err
 }
 
-const internetDevice, supervisorDevice = "inet0", "uplink0"
+const internetDevice, supervisorDevice = "testnet-inet", "testnet-uplink"
 
 func attach(device string, own, gateways []string) error {
 	var c netdev.Config

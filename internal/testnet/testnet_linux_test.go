@@ -156,7 +156,9 @@ func inside(t *testing.T) {
 	for _, want := range []struct{ service, local, host string }{
 		{"http", Private, Private}, {"tls", "", "bad.example"}, {"dns", Gateway, "none.example."}, {"udp", Private, ""}, {"tcp", Private, ""},
 	} {
-		if !slices.ContainsFunc(seen, func(e Event) bool { return e.Service == want.service && (want.local == "" || e.At(want.local)) && e.Host == want.host }) {
+		if !slices.ContainsFunc(seen, func(e Event) bool {
+			return e.Service == want.service && (want.local == "" || e.At(want.local)) && e.Host == want.host
+		}) {
 			t.Errorf("the log has no %+v", want)
 		}
 	}
