@@ -119,6 +119,9 @@ type Options struct {
 	// Victim returns a supervisor to be killed (W6): a command that makes sandboxes of the same kind until it
 	// is killed, with the mark in the environment or the command line of all their processes.
 	Victim func(mark string) *exec.Cmd
+	// Internet returns a command that carries out the suite against a backend of the same kind and prints the report as JSON, as
+	// doctor --attack --json does. Run starts it in a test internet (package testnet), for the cases of networks with rules.
+	Internet func() *exec.Cmd
 	// Escape makes a text safe for terminals (A6). Without it only the library's part is attacked.
 	Escape func(string) string
 	// Only are the ids to carry out; default all.

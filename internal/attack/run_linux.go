@@ -24,7 +24,7 @@ type attackCase struct {
 
 // cases is every row of the threat list that has a case, in its order.
 func cases() []attackCase {
-	return slices.Concat(fileCases(), callCases(), resourceCases(), networkCases(), doorCases())
+	return slices.Concat(fileCases(), callCases(), resourceCases(), networkCases(), internetCases(), doorCases())
 }
 
 // IDs lists the ids of all cases.
@@ -116,6 +116,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Executable = exe
 	}
 	if o.Only == nil {
+		o.Only = internetCasesOf()
+	}
+	if o.Only == nil {
 		o.Only = weakenCases()
 	}
 	if o.Within <= 0 {
@@ -169,6 +172,8 @@ type suite struct {
 	host    *host
 	end     time.Time     // no case runs after it, on an idle machine
 	waited  time.Duration // of tasks of this machine for a processor, before the first case
+
+	internet map[string]Result // of the cases in a test internet, after they were carried out
 }
 
 // busyWithin bounds how much later cases may end because the machine is busy.
@@ -218,6 +223,9 @@ func (s *suite) try(ctx context.Context, c attackCase) Result {
 	if why := notApplicable(c.id, s.iso); why != "" {
 		res.Outcome, res.Detail = NotApplicable, why
 		return res
+	}
+	if needsInternet(c.id) {
+		return s.tryInInternet(ctx, c)
 	}
 	began := time.Now()
 	timeout := min(caseTimeout, s.left())

@@ -138,6 +138,20 @@ func part(verb string) func([]string) {
 		return crash
 	case "dial":
 		return dial
+	case "reach":
+		return reachOut
+	case "query":
+		return queries
+	case "sockets":
+		return sockets
+	case "spoof":
+		return spoof
+	case "fragments":
+		return fragments
+	case "knock":
+		return knock
+	case "ask":
+		return ask
 	case "terminal":
 		return terminal
 	case "outside":

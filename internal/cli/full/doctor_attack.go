@@ -63,7 +63,10 @@ func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, 
 	}
 	report, err := run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: cli.EscapeText,
-		Victim:  func(mark string) *exec.Cmd { return newVictim(self, tier, mark, flags) },
+		Victim: func(mark string) *exec.Cmd { return newVictim(self, tier, mark, flags) },
+		Internet: func() *exec.Cmd {
+			return exec.Command(self, append([]string{"doctor", "--attack", "--json"}, flags...)...)
+		},
 		OnStart: show.Started, OnResult: show.Ended,
 	})
 	show.Clear()

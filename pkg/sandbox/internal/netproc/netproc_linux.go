@@ -122,9 +122,14 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		return nil, err
 	}
 	defer func() { _ = null.Close() }()
+	// A supervisor that is no root may make a cgroup namespace in a user namespace only, which has this one id.
+	ownNamespace, uid, gid := o.UID == 0, o.UID, o.UID
+	if ownNamespace {
+		uid, gid = uint32(os.Geteuid()), uint32(os.Getegid()) //nolint:gosec // ids
+	}
 	pid, stage, err := clone.StartProgram(clone.Program{
-		Isolated: true, Cgroups: o.Cgroups, IntoCgroup: o.IntoCgroup, Stdio: [3]int{pair[1], int(null.Fd()), int(null.Fd())},
-		UID: o.UID, GID: o.UID, Landlock: ruleset, Filter: o.Filter, Dir: "/",
+		Isolated: true, Renamed: ownNamespace, Cgroups: o.Cgroups, IntoCgroup: o.IntoCgroup, Stdio: [3]int{pair[1], int(null.Fd()), int(null.Fd())},
+		UID: uid, GID: gid, Landlock: ruleset, Filter: o.Filter, Dir: "/",
 		Paths: []string{"/proc/self/fd/" + strconv.Itoa(int(executable.Fd()))}, Args: []string{Name},
 		Env: []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "PATH=/nonexistent"},
 	})
