@@ -28,7 +28,8 @@ type shapeSpec struct {
 
 // shapeSpecOf returns the parts of a spec that requests have in common; false when nothing of it can be prepared.
 func (p *Pool) shapeSpecOf(spec *sandbox.Spec) (*shapeSpec, bool) {
-	if len(spec.Ahead) == 0 || len(spec.Volumes) > 0 {
+	publishes := func(process sandbox.Process) bool { return len(process.Network.Publish) > 0 } // ports are the host's from the start on
+	if len(spec.Ahead) == 0 || len(spec.Volumes) > 0 || slices.ContainsFunc(spec.Ahead, publishes) {
 		return nil, false
 	}
 	t := &shapeSpec{spec: *spec}
@@ -47,7 +48,7 @@ func (p *Pool) shapeSpecOf(spec *sandbox.Spec) (*shapeSpec, bool) {
 		if process.Warm.Fork && p.forker != nil && p.forker.Forks(&t.spec, &process) == nil {
 			process.MergeOutput = false // see forkedLike
 			t.fork = append(t.fork, process)
-		} else if len(process.Network.Or(spec.Network).Publish) == 0 { // ports are reachable from a start on
+		} else {
 			t.ahead = append(t.ahead, process)
 		}
 	}
