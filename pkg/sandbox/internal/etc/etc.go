@@ -63,10 +63,10 @@ func Hosts(hostname string) string {
 	return "127.0.0.1\tlocalhost\n::1\tlocalhost\n127.0.0.1\t" + hostname + "\n"
 }
 
-// Resolver is a resolv.conf for a sandbox without a network. Its name server has an address of RFC 5737, to which no sandbox has a route: a
-// program that resolves a name fails at once, as on a machine that is offline, and the kernel counts the attempt. Without a name server in
-// the file, programs would ask the loopback, where there may be one.
-const Resolver = "# The sandbox has no network.\nnameserver 192.0.2.1\n"
+// Resolver is a resolv.conf for every sandbox. Its name server has an address of RFC 5737 (network.Resolver), where the network of a sandbox
+// with rules answers. A sandbox without a network has no route there: a program that resolves a name fails at once, as on a machine that is
+// offline, and the kernel counts the attempt. Without a name server in the file, programs would ask the loopback, where there may be one.
+const Resolver = "# Only the network of this sandbox, if it has one, answers at this address.\nnameserver 192.0.2.1\n"
 
 // Switch is an nsswitch.conf: names are looked up in the files of this package and, hosts, at the name server.
 const Switch = "passwd: files\ngroup: files\nhosts: files dns\n"
