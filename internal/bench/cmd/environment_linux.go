@@ -48,6 +48,7 @@ var measures = []rowGroup{
 	{"overhead", (*environment).overhead},
 	{"neighbours", (*environment).neighbours},
 	{"unpack", (*environment).unpack},
+	{"network", (*environment).network},
 	{"bare", (*environment).bare},
 }
 

@@ -24,10 +24,20 @@ const probeWord = "sandbox-run-bench-probe"
 
 func isProbe(args []string) bool { return len(args) > 1 && args[1] == probeWord }
 
+// networkWork is what networkProbe does.
+var networkWork = map[string]bool{"wait": true, "upload": true, "download": true, "connects": true, "hold": true}
+
 const syscallRounds = 200_000
 
 // probe does one kind of work and prints its duration.
 func probe(args []string, stdout io.Writer) int {
+	if len(args) > 0 && networkWork[args[0]] {
+		if err := networkProbe(args, stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return exitFailed
+		}
+		return exitMet
+	}
 	work := map[string]func() error{"cpu": burn, "syscalls": calls, "refused": refused}[strings.Join(args, " ")]
 	if work == nil {
 		return exitFailed
