@@ -162,8 +162,7 @@ func (w *world) run(args ...string) string {
 			return err
 		}
 		cmd := exec.Command("/proc/self/exe", args...)
-		v4, _ := w.stack.names.Gateway()
-		cmd.Env = append(os.Environ(), roleVariable+"="+v4.String())
+		cmd.Env = append(os.Environ(), roleVariable+"="+network.Resolver.String())
 		out, _ = cmd.CombinedOutput()
 		return nil
 	})

@@ -104,6 +104,10 @@ func New(o Options) (*Stack, error) {
 		s.Close()
 		return nil, err
 	}
+	if err := s.answerQueries(); err != nil {
+		s.Close()
+		return nil, err
+	}
 	for _, p := range o.Published {
 		s.publish(p)
 	}
@@ -124,7 +128,8 @@ func (s *Stack) configure() error {
 	}
 	gateway4, gateway6 := s.names.Gateway()
 	sandbox4, sandbox6 := s.names.Sandbox()
-	for a, sandbox := range map[netip.Addr]netip.Addr{gateway4: sandbox4, gateway6: sandbox6} {
+	for _, pair := range [][2]netip.Addr{{gateway4, sandbox4}, {gateway6, sandbox6}, {network.Resolver, sandbox4}} {
+		a, sandbox := pair[0], pair[1]
 		protocol := ipv4.ProtocolNumber
 		if a.Is6() {
 			protocol = ipv6.ProtocolNumber

@@ -55,19 +55,13 @@ func addrOf(a tcpip.Address) netip.Addr {
 	return addr.Unmap()
 }
 
-// isResolver reports whether an address is that of the name server: the one in /etc/resolv.conf, or the gateway's.
-func (s *Stack) isResolver(a netip.Addr, port uint16) bool {
-	v4, v6 := s.names.Gateway()
-	return port == dnsPort && (a == network.Resolver || a == v4 || a == v6)
-}
-
 // acceptTCP answers a SYN. It runs in a goroutine of its own.
 func (s *Stack) acceptTCP(r *tcp.ForwarderRequest) {
 	s.flows.Add(1)
 	defer s.flows.Done()
 	id := r.ID()
 	to := addrOf(id.LocalAddress)
-	if s.isResolver(to, id.LocalPort) {
+	if to == network.Resolver && id.LocalPort == dnsPort {
 		if guest := acceptGuest(r); guest != nil {
 			s.serveDNS(guest)
 		}

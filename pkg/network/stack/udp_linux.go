@@ -3,11 +3,14 @@ package stack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
@@ -26,16 +29,8 @@ const maxDatagram = 64 << 10
 // acceptUDP takes the first datagram of a flow. It must not block. The answer to a datagram that is not taken is an ICMP error.
 func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
 	id := r.ID()
-	to := addrOf(id.LocalAddress)
-	isDNS := s.isResolver(to, id.LocalPort)
-	var f *flow
-	if !isDNS {
-		allowed := false
-		if f, allowed = s.newFlow(to, id.LocalPort, network.UDP); !allowed {
-			return false
-		}
-	}
-	if s.open.Load() >= maxUDP {
+	f, allowed := s.newFlow(addrOf(id.LocalAddress), id.LocalPort, network.UDP)
+	if !allowed || s.open.Load() >= maxUDP {
 		return false
 	}
 	wq := new(waiter.Queue)
@@ -50,32 +45,45 @@ func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
 		defer func() { _ = guest.Close() }()
 		stop := context.AfterFunc(s.ctx, func() { _ = guest.Close() })
 		defer stop()
-		if isDNS {
-			s.answerDNS(guest)
-		} else {
-			f.relayUDP(guest)
-		}
+		f.relayUDP(guest)
 	})
 	return true
 }
 
-// answerDNS answers the queries of one socket.
-func (s *Stack) answerDNS(guest *gonet.UDPConn) {
-	buffer := make([]byte, 4096)
-	for {
-		_ = guest.SetReadDeadline(time.Now().Add(lookupTimeout))
-		n, err := guest.Read(buffer)
-		if err != nil {
-			return
-		}
-		// Glibc sends the queries for both kinds of address at once, from one socket.
-		query := append([]byte(nil), buffer[:n]...)
-		s.flows.Go(func() {
-			if answer := s.resolver.answer(s.ctx, query); answer != nil {
-				_, _ = guest.Write(answer)
-			}
-		})
+// maxQueries bounds the DNS queries that are being answered. A query beyond it is lost; its program repeats it.
+const maxQueries = 256
+
+// answerQueries answers DNS queries over UDP until the end of the stack, through one socket: programs use a new one for each query.
+func (s *Stack) answerQueries() error {
+	at := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(network.Resolver.AsSlice()), Port: dnsPort}
+	socket, err := gonet.DialUDP(s.stack, &at, nil, ipv4.ProtocolNumber)
+	if err != nil {
+		return fmt.Errorf("open the resolver's socket: %w", err)
 	}
+	context.AfterFunc(s.ctx, func() { _ = socket.Close() })
+	room := make(chan struct{}, maxQueries)
+	s.flows.Go(func() {
+		buffer := make([]byte, 4096)
+		for {
+			n, from, err := socket.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			select {
+			case room <- struct{}{}:
+			default:
+				continue
+			}
+			query := append([]byte(nil), buffer[:n]...)
+			s.flows.Go(func() {
+				if answer := s.resolver.answer(s.ctx, query); answer != nil {
+					_, _ = socket.WriteTo(answer, from)
+				}
+				<-room
+			})
+		}
+	})
+	return nil
 }
 
 // relayUDP copies datagrams in both directions until nothing is sent for a while.
