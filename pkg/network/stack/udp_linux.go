@@ -32,7 +32,12 @@ func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
 			return false
 		}
 	}
-	if s.open.Load() >= maxUDP {
+	// Questions about names are no connections: their sockets stay a while, and would use up the limit.
+	open := &s.open
+	if isDNS {
+		open = &s.asking
+	}
+	if open.Load() >= maxUDP {
 		return false
 	}
 	wq := new(waiter.Queue)
@@ -41,9 +46,9 @@ func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
 		return false
 	}
 	guest := gonet.NewUDPConn(wq, ep)
-	s.open.Add(1)
+	open.Add(1)
 	s.flows.Go(func() {
-		defer s.open.Add(-1)
+		defer open.Add(-1)
 		defer func() { _ = guest.Close() }()
 		stop := context.AfterFunc(s.ctx, func() { _ = guest.Close() })
 		defer stop()

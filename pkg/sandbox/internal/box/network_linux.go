@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +28,7 @@ type phaseNetwork struct {
 	published []network.Port
 	connected bool
 	report    *network.Report
-	ended     error // why the process ended before its phase
+	ended     atomic.Bool // the process ended before its phase
 }
 
 // hasNetwork notes before the first process of a phase that there will be a network: its threads count in the limit of processes.
@@ -63,8 +64,8 @@ func (p *Phase) StartNetwork(ctx context.Context, process *sandbox.Process) erro
 	if err := n.listen(filter.Published()); err != nil {
 		return p.failure("publish a port", "network", err)
 	}
-	o := netproc.Options{Ended: func(err error) {
-		n.ended = err
+	o := netproc.Options{Ended: func() {
+		n.ended.Store(true)
 		_ = p.Kill() // its programs have no network any more
 	}}
 	if o.Filter, err = i.Host.Filter(seccomp.Policy{}); err == nil {
@@ -231,6 +232,8 @@ func (t *Task) Network() (report *network.Report, unknown string) {
 	switch {
 	case n == nil:
 		return nil, ""
+	case n.report == nil && n.ended.Load():
+		return nil, "the network's process ended, and the programs with it"
 	case n.report == nil:
 		return nil, "the network's process gave no report"
 	case n.report.Lost > 0:

@@ -43,11 +43,11 @@ var ErrMissing = errors.New(Name + " is not beside sandbox-run, and not on PATH"
 
 // Options are the rights of a process.
 type Options struct {
-	Cgroups    []int       // descriptors of the files to join cgroups through
-	IntoCgroup int         // descriptor of the cgroup to start in, instead; 0: none
-	UID        uint32      // 0: that of the supervisor, which is no root
-	Filter     []byte      // a BPF program
-	Ended      func(error) // called if the process ends before Close
+	Cgroups    []int  // descriptors of the files to join cgroups through
+	IntoCgroup int    // descriptor of the cgroup to start in, instead; 0: none
+	UID        uint32 // 0: that of the supervisor, which is no root
+	Filter     []byte // a BPF program
+	Ended      func() // called if the process ends before Close
 }
 
 // Process is a running network.
@@ -144,7 +144,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	go func() {
 		p.read()
 		if !p.closing.Load() && o.Ended != nil {
-			o.Ended(errors.New(Name + " ended before its sandbox"))
+			o.Ended()
 		}
 	}()
 	if err := p.wait(ctx); err != nil {
