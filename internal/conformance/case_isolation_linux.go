@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -342,14 +343,26 @@ var isolationRows = []row{
 		if got := e.ok(e.in(id, e.probe("loopback")...)); got == "ok\n" {
 			e.Error("loopback works without a network")
 		}
-		for _, network := range []string{"tcp", "udp"} {
-			res := e.in(id, e.probe("dial", network, "127.0.0.1:9")...)
+		for _, protocol := range []string{"tcp", "udp"} {
+			res := e.in(id, e.probe("dial", protocol, "127.0.0.1:9")...)
 			if e.ok(res) == "ok\n" {
-				e.Errorf("%s works without a network", network)
+				e.Errorf("%s works without a network", protocol)
 			}
 			e.countsAttempts(res, 1, "--network localhost")
 		}
 		e.countsAttempts(e.in(id, e.probe("args")...), 0, "")
+	}},
+	{"network: rules are refused", []Expectation{Network}, false, func(e *env) {
+		if e.has(Rules) {
+			return // Networks has the cases
+		}
+		rules := network.Policy{Allow: []string{"good.example"}}
+		_, started := e.try(e.create(), sandbox.Process{Phase: "net", Args: e.probe("args"), Network: rules}, sandbox.IO{})
+		for _, err := range []error{e.cannotCreate(func(s *sandbox.Spec) { s.Network = rules }), started} {
+			if refusal := new(sandbox.Error); !errors.Is(err, sandbox.ErrUnsupported) || !errors.As(err, &refusal) || refusal.Hint == "" {
+				e.Errorf("%v", err)
+			}
+		}
 	}},
 	{"network: localhost", []Expectation{Network}, false, func(e *env) {
 		id := e.create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkLocalhost })

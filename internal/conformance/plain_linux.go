@@ -106,7 +106,7 @@ func (p Plain) prepare(t *testing.T, dir, bin string) string {
 	probe := Probe(t)
 	must(os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	must(exec.Command("cp", probe, filepath.Join(dir, "bin", "probe")).Run())
-	for _, name := range []string{"sandbox-run", "sandbox-rund", "sandbox-init"} {
+	for _, name := range []string{"sandbox-run", "sandbox-rund", "sandbox-init", "sandbox-net"} {
 		must(exec.Command("cp", filepath.Join(bin, name), filepath.Join(dir, "bin", name)).Run())
 	}
 	must(exec.Command("chmod", "-R", "a+rX", dir+"/bin", dir+"/test").Run())

@@ -38,6 +38,7 @@ const (
 	AnyOwner  Expectation = "any owner"  // writable volumes may belong to any user, root included
 	UniqueIDs Expectation = "unique ids" // every sandbox has ids of the host that no other sandbox and no user has
 	Network   Expectation = "network"    // none and localhost
+	Rules     Expectation = "rules"      // networks with rules
 	PTY       Expectation = "pty"        // terminals
 	DevTTY    Expectation = "dev tty"    // terminals have names, and can be opened by them
 	Phases    Expectation = "phases"     // a pid namespace and a cgroup per phase
@@ -91,6 +92,10 @@ func rows() []row {
 
 // Run tests a backend for the abilities. It calls newBackend once, and closes the result.
 func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, expect Expectations) {
+	runRows(t, newBackend, expect, rows())
+}
+
+func runRows(t *testing.T, newBackend func(*testing.T) sandbox.Backend, expect Expectations, list []row) {
 	probe := expect.Probe
 	if probe == "" {
 		probe = Probe(t)
@@ -100,7 +105,7 @@ func Run(t *testing.T, newBackend func(*testing.T) sandbox.Backend, expect Expec
 	before := lookAtHost(expect.ScratchDir)
 	var notApplicable []string
 	t.Run("cases", func(t *testing.T) { // returns after all parallel cases
-		for _, r := range rows() {
+		for _, r := range list {
 			if lacks := expect.missing(r.needs); len(lacks) > 0 {
 				notApplicable = append(notApplicable, fmt.Sprintf("%s (without %s)", r.name, strings.Join(lacks, ", ")))
 				continue

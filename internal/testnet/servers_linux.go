@@ -123,6 +123,7 @@ func each(serve func(net.Conn)) func(net.Listener) {
 }
 
 func slowly(c net.Conn) {
+	go func() { _, _ = io.Copy(io.Discard, c) }() // a close with unread data would reset the connection
 	for range 20 {
 		if _, err := io.WriteString(c, "."); err != nil {
 			return

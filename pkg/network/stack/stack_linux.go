@@ -55,7 +55,7 @@ type Stack struct {
 	ctx    context.Context //nolint:containedctx // of all flows
 	cancel context.CancelFunc
 	flows  sync.WaitGroup
-	open   atomic.Int64
+	open   atomic.Int64 // connections, and flows of UDP
 	moved  atomic.Int64
 }
 

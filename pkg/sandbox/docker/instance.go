@@ -59,6 +59,9 @@ const startTimeout = 30 * time.Second
 
 // Start runs a process in its phase.
 func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task, error) {
+	if p.Network.HasRules() {
+		return nil, withoutRules("start")
+	}
 	if err := i.enterPhase(ctx, p); err != nil {
 		return nil, err
 	}

@@ -67,6 +67,14 @@ func unsupported(what, hint string) error {
 	return &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrUnsupported, Err: errors.New(what), Hint: hint}
 }
 
+// withoutRules is the error of a network with rules.
+func withoutRules(op string) error {
+	return &sandbox.Error{
+		Backend: Name, Op: op, Kind: sandbox.ErrUnsupported, Err: errors.New("containers have no network with rules"),
+		Hint: "--backend native, or as root --backend oci --runtime runc; or --network none",
+	}
+}
+
 // settings returns the settings of the container that a spec needs, or why there can be none.
 func (b *Backend) settings(d *daemon, spec *sandbox.Spec) (*settings, error) {
 	s := &settings{
@@ -78,6 +86,8 @@ func (b *Backend) settings(d *daemon, spec *sandbox.Spec) (*settings, error) {
 		return nil, unsupported("a root of the host's files: containers are made of images", "--image, or --backend native")
 	case spec.WritableRoot:
 		return nil, unsupported("a writable root", "--backend native; /workspace, /tmp and $HOME are writable")
+	case spec.Network.HasRules():
+		return nil, withoutRules("create")
 	case spec.Scratch == sandbox.ScratchDisk:
 		return nil, unsupported("a scratch disk: the scratch of a container is memory", "--scratch memory, or --backend native")
 	case spec.Limits.Memory < minMemory:

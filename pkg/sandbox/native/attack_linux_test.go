@@ -32,7 +32,7 @@ var attackerPath = sync.OnceValues(func() (string, error) {
 	}
 	attackerDir = dir
 	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund",
-		"../../../cmd/sandbox-init")
+		"../../../cmd/sandbox-init", "../../../cmd/sandbox-net")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
@@ -55,7 +55,8 @@ func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Optio
 	}
 	return attack.Options{
 		Backend: b, Executable: exe, Only: only, Within: 10 * time.Minute, // with the race detector, perhaps emulated
-		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
+		Escape:   func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
+		Internet: func() *exec.Cmd { return exec.Command(exe, "doctor", "--attack", "--json") },
 		Victim: func(mark string) *exec.Cmd {
 			args := []string{"exec", "--require", string(b.Probe(context.Background()).Tier), "--timeout", "1m", "--quiet", "--volume", exe +
 				":/victim", "--env", hostile.Variable + "=" + mark, "--"}
@@ -149,5 +150,5 @@ func threatIDs() (ids []string) {
 			ids = append(ids, group.letter+strconv.Itoa(n+1))
 		}
 	}
-	return append(ids, "N1", "A6", "A7", "W1", "W3", "W6")
+	return append(ids, "N1", "N2", "N3", "N4", "N5", "N6", "N7", "N8", "A6", "A7", "W1", "W3", "W6")
 }

@@ -94,11 +94,24 @@ func TestConformance(t *testing.T) {
 		Has: []conformance.Expectation{
 			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
 			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
-			conformance.PTY, conformance.DevTTY,
+			conformance.Rules, conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
 			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
 	})
+}
+
+func TestNetworks(t *testing.T) {
+	needRoot(t)
+	command, err := attackerPath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := cacheDir(t)
+	conformance.Networks(t, filepath.Dir(command), func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) },
+		conformance.Expectations{Tier: sandbox.TierContainer, ScratchDir: dir, Has: []conformance.Expectation{
+			conformance.Kernel, conformance.Volumes, conformance.Processes, conformance.Rules,
+		}})
 }
 
 func TestCrash(t *testing.T) {

@@ -2,11 +2,14 @@ package native
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/internal/testnet"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -35,6 +38,26 @@ func TestRootlessWalls(t *testing.T) {
 	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
 		run(t, p, "^(TestPlainIdentity|TestPlainInitIsSafe|TestPlainRefusals|TestPlainPosture|TestPlainStewardKilled)$")
 	})
+}
+
+func TestRootlessNetworks(t *testing.T) {
+	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
+		obstacle := "" // the user makes the test internet
+		if p.SubIDs {
+			obstacle = `wrap="unshare --net ` + strings.Join(testnet.Prefix("$0"), " ") + `"` // root makes it: the ids are of no use in another one
+		}
+		runBehind(t, p, obstacle, "^TestPlainNetworks$")
+	})
+}
+
+func TestPlainNetworks(t *testing.T) {
+	tier, _ := conformance.AsPlain(t)
+	has := []conformance.Expectation{conformance.Kernel, conformance.Volumes, conformance.Rules}
+	if tier == sandbox.TierContainer {
+		has = append(has, conformance.Processes)
+	}
+	conformance.Networks(t, os.Getenv("SANDBOX_RUN_TEST_BIN"), func(t *testing.T) sandbox.Backend { return plainBackend(t) },
+		conformance.Expectations{Tier: tier, Has: has})
 }
 
 func TestRootlessAttack(t *testing.T) {
@@ -72,7 +95,7 @@ func TestPlainConformance(t *testing.T) {
 	tier, _ := conformance.AsPlain(t)
 	has := []conformance.Expectation{
 		conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
-		conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.PTY,
+		conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.Network, conformance.Rules, conformance.PTY,
 		conformance.DevTTY, conformance.Phases,
 		conformance.OpenFiles, conformance.CPUTime, conformance.Disk, conformance.Inodes, conformance.Files,
 	}

@@ -53,6 +53,13 @@ var otherwise = map[string]map[string]struct{ what, why string }{
 		"R6":  {`^timers`, "gVisor does not limit timers; they are memory of the sandbox"},
 		"R11": {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
 		"N1":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
+		"N2":  {refusesRules, "gVisor has no networks with rules"},
+		"N3":  {refusesRules, "as N2"},
+		"N4":  {refusesRules, "as N2"},
+		"N5":  {refusesRules, "as N2"},
+		"N6":  {refusesRules, "as N2"},
+		"N7":  {refusesRules, "as N2"},
+		"N8":  {refusesRules, "as N2"},
 		"W1":  {`not seen from outside`, "the case looks at the program from outside, where gVisor has none"},
 		"W3":  {`^(NoNewPrivs|/(dev|usr|etc|proc/sys)? ?is mounted read-only) ?in a pooled sandbox`, "as F11 and F12"},
 		"W6": {`does not get to ` +
@@ -60,6 +67,9 @@ var otherwise = map[string]map[string]struct{ what, why string }{
 			"runtime's own processes"},
 	},
 }
+
+// refusesRules is the detail of a case that needs a network with rules.
+const refusesRules = `networks with rules are refused`
 
 // Every attack runs against the sandboxes of each runtime.
 func TestAttackSuite(t *testing.T) {
@@ -84,6 +94,9 @@ func attackAll(t *testing.T, b *Backend, runtime string, expected map[string]str
 	r, err := attack.Run(context.Background(), attack.Options{
 		Backend: b, Executable: exe, Within: 15 * time.Minute,
 		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
+		Internet: func() *exec.Cmd {
+			return exec.Command(exe, "doctor", "--attack", "--json", "--backend", "oci", "--runtime", runtime)
+		},
 		Victim: func(mark string) *exec.Cmd {
 			args := []string{"exec", "--backend", "oci", "--runtime", runtime, "--require", string(tier), "--timeout", "1m", "--quiet",
 				"--volume", exe + ":/victim", "--env", hostile.Variable + "=" + mark, "--"}

@@ -58,6 +58,9 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	if reason, remedy := b.obstacle(); reason != "" {
 		return nil, &sandbox.Error{Backend: Name, Op: "create", Kind: sandbox.ErrRefused, Err: errors.New(reason), Hint: remedy}
 	}
+	if spec.Network.HasRules() && (b.runtime.kernel || !b.host.Self.Privileged) {
+		return nil, withoutRules("create", b.runtime.name)
+	}
 	sup, ns, err := b.register()
 	if err != nil {
 		return nil, err
@@ -92,6 +95,14 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	// The collection of killed runtimes' leftovers runs beside the program.
 	b.collect.Do(func() { b.background.Go(func() { collectGroups(false) }) })
 	return i, nil
+}
+
+// withoutRules is the error of a network with rules.
+func withoutRules(op, runtime string) error {
+	return &sandbox.Error{
+		Backend: Name, Op: op, Kind: sandbox.ErrUnsupported, Err: fmt.Errorf("%s has no network with rules here", runtime),
+		Hint: "--backend native, or as root --backend oci --runtime runc; or --network none",
+	}
 }
 
 // needsRoot is the error of a feature that a runtime has for root only.
@@ -182,11 +193,7 @@ func (i *instance) Start(ctx context.Context, p *sandbox.Process) (sandbox.Task,
 func (i *instance) Admit(p *box.Phase, process *sandbox.Process) error {
 	c := p.Container.(*container)
 	if process.Network.HasRules() && (c.kind.kernel || c.helper != nil) {
-		return &sandbox.Error{
-			Backend: Name, Op: "start", Kind: sandbox.ErrUnsupported,
-			Err:  fmt.Errorf("%s has no network with rules here", c.kind.name),
-			Hint: "--backend native, or as root --backend oci --runtime runc; or --network none",
-		}
+		return withoutRules("start", c.kind.name)
 	}
 	if err := c.makeDevice(process.Network); err != nil {
 		return err

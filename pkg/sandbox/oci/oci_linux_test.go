@@ -54,7 +54,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	}
 	binDir = dir
 	cmd := exec.Command("go", "build", "-tags", "thin", "-o", dir+"/", "../../../cmd/sandbox-run", "../../../cmd/sandbox-rund",
-		"../../../cmd/sandbox-init")
+		"../../../cmd/sandbox-init", "../../../cmd/sandbox-net")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.New(string(out))
@@ -176,7 +176,8 @@ func claims(runtime, cache string) conformance.Expectations {
 		Tier: byName(runtime).tier, ScratchDir: cache,
 		Has: []conformance.Expectation{
 			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.Volumes, conformance.Writable,
-			conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.PTY, conformance.DevTTY,
+			conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.Rules, conformance.PTY,
+			conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
 			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
 		},
@@ -186,7 +187,7 @@ func claims(runtime, cache string) conformance.Expectations {
 		// there is no limit on processes, and the sentry ends when memory runs out. Without a network it still has a
 		// loopback. Its terminals have no name, and its /dev/tty can not be opened.
 		c.Has = slices.DeleteFunc(c.Has, func(c conformance.Expectation) bool {
-			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Metrics, conformance.Processes,
+			return slices.Contains([]conformance.Expectation{conformance.Kernel, conformance.Network, conformance.Rules, conformance.Metrics, conformance.Processes,
 				conformance.DevTTY}, c)
 		})
 	}
@@ -201,6 +202,16 @@ func TestConformance(t *testing.T) {
 			conformance.Run(t, func(*testing.T) sandbox.Backend { return b }, claims(runtime, cache))
 		})
 	}
+}
+
+func TestNetworks(t *testing.T) {
+	bin := needs(t, "runc")
+	conformance.Networks(t, bin, func(t *testing.T) sandbox.Backend {
+		b, _ := newBackend(t, "runc")
+		return b
+	}, conformance.Expectations{Tier: byName("runc").tier, Has: []conformance.Expectation{
+		conformance.Kernel, conformance.Volumes, conformance.Processes, conformance.Rules,
+	}})
 }
 
 func TestCrash(t *testing.T) {

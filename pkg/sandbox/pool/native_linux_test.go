@@ -216,6 +216,7 @@ func TestNativeConformance(t *testing.T) {
 		Has: []conformance.Expectation{
 			conformance.Programs, conformance.Isolated, conformance.Kernel, conformance.Bare, conformance.NoSetUID, conformance.OneFilter,
 			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
+			conformance.Rules,
 			conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
 			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,

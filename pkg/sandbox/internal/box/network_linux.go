@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,7 @@ type phaseNetwork struct {
 	connected bool
 	used      bool // a program has it
 	report    *network.Report
+	ended     atomic.Bool // the process ended before its phase
 }
 
 // end has the process report and end.
@@ -107,7 +109,10 @@ func (p *Phase) newNetwork(policy network.Policy) *phaseNetwork {
 			n.filter = filter
 			err = n.listen(filter.Published())
 		}
-		o := netproc.Options{Filter: i.Filter, Ended: func() { _ = p.Kill() }} // its programs have no network any more
+		o := netproc.Options{Filter: i.Filter, Ended: func() {
+			n.ended.Store(true)
+			_ = p.Kill() // its programs have no network any more
+		}}
 		for _, f := range p.Join {
 			o.Cgroups = append(o.Cgroups, int(f.Fd()))
 		}
@@ -344,6 +349,8 @@ func (t *Task) Network() (report *network.Report, unknown string) {
 	switch {
 	case n == nil:
 		return nil, ""
+	case n.report == nil && n.ended.Load():
+		return nil, "the network's process ended, and the programs with it"
 	case n.report == nil:
 		return nil, "the network's process gave no report"
 	case n.report.Lost > 0:
