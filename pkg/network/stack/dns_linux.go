@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -16,25 +15,12 @@ import (
 // nameTTL is how long a program may keep an answer, in seconds. A name keeps its address far longer.
 const nameTTL = 60
 
-// lookupTimeout bounds the host's resolver.
-const lookupTimeout = 10 * time.Second
-
 // resolver answers the programs' DNS queries.
 type resolver struct {
 	filter *network.Filter
 	names  *names
 	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	refuse func(refusal)
-}
-
-// lookupHost asks the host's resolver.
-func lookupHost(ctx context.Context, name string) ([]netip.Addr, error) {
-	// The dot at the end keeps the host's search domains out.
-	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
-	for i := range list {
-		list[i] = list[i].Unmap()
-	}
-	return list, err
 }
 
 // answer returns the response to a query, or nil for a message that is none.
@@ -78,8 +64,6 @@ func (r *resolver) resolve(ctx context.Context, q dnsmessage.Question) ([]netip.
 	if q.Type != dnsmessage.TypeA && q.Type != dnsmessage.TypeAAAA {
 		return nil, dnsmessage.RCodeSuccess
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
 	real, err := r.lookup(ctx, name)
 	if err != nil {
 		if notFound, ok := errors.AsType[*net.DNSError](err); ok && notFound.IsNotFound {

@@ -78,16 +78,18 @@ func New(o Options) (*Stack, error) {
 	}
 	names := &names{Ranges: ranges, number: map[string]uint32{}}
 	s := &Stack{
-		names: names, ledger: newLedger(o.OnRefusal), filter: o.Filter, limits: o.Limits, lookup: o.Lookup,
+		names: names, ledger: newLedger(o.OnRefusal), filter: o.Filter, limits: o.Limits,
 		isLocal: o.IsLocal, bucket: newBucket(o.Limits.Rate),
 		stack: stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
 		}),
 	}
-	if s.lookup == nil {
-		s.lookup = lookupHost
+	l := &lookups{ask: o.Lookup}
+	if l.ask == nil {
+		l.ask = lookupHost
 	}
+	s.lookup = l.find
 	if s.isLocal == nil {
 		s.isLocal = localAddresses()
 	}
@@ -240,9 +242,7 @@ func (f *flow) refuse(r network.Refusal) {
 func (f *flow) dial(ctx context.Context) (net.Conn, error) {
 	candidates := []netip.Addr{f.target.Addr()}
 	if f.name != "" {
-		lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
-		list, err := f.s.lookup(lookup, f.name)
-		cancel()
+		list, err := f.s.lookup(ctx, f.name)
 		if err != nil {
 			return nil, err
 		}
@@ -259,7 +259,7 @@ func (f *flow) dial(ctx context.Context) (net.Conn, error) {
 	err := errors.New("no address is allowed")
 	for _, a := range candidates {
 		var c net.Conn
-		d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
+		d := net.Dialer{Timeout: dialTimeout / time.Duration(len(candidates)), KeepAlive: -1}
 		if c, err = d.DialContext(ctx, string(f.protocol), netip.AddrPortFrom(a, f.target.Port()).String()); err == nil {
 			f.dest = f.s.ledger.connected(destinationKey{f.host(), f.target.Port(), f.protocol})
 			return c, nil
