@@ -186,8 +186,9 @@ func (s *environment) networkMemory(ctx context.Context) (rows []bench.Row, err 
 		if err == nil && strings.TrimSpace(line) != strconv.Itoa(openAtOnce) {
 			err = fmt.Errorf("the probe said %q", line)
 		}
+		time.Sleep(time.Second) // what it took to make the connections is given back
 		if err == nil {
-			measured, err = privateMemory(network.ProcessName)
+			measured, err = anonymousMemory(network.ProcessName)
 		}
 		failed <- errors.Join(err, release.Close())
 		_, _ = io.Copy(io.Discard, said)
@@ -207,12 +208,12 @@ func (s *environment) networkMemory(ctx context.Context) (rows []bench.Row, err 
 	}
 	return []bench.Row{{
 		Name: fmt.Sprintf("memory of sandbox-net with %d open connections", openAtOnce), Unit: "MiB", Ours: bench.Stat{P50: measured, N: 1},
-		Bar: &bench.Bar{Limit: 12}, Note: "private memory; each connection has echoed a line, and none was lost",
+		Bar: &bench.Bar{Limit: 12}, Note: "anonymous memory, which the sandbox is charged for; each connection has echoed a line a second before, and none was lost",
 	}}, nil
 }
 
-// privateMemory is that of the only child with a name, in MiB.
-func privateMemory(name string) (float64, error) {
+// anonymousMemory is that of the only child with a name, in MiB.
+func anonymousMemory(name string) (float64, error) {
 	pids, err := children()
 	if err != nil {
 		return 0, err
@@ -228,12 +229,11 @@ func privateMemory(name string) (float64, error) {
 		}
 		total := 0
 		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) == 3 && strings.HasPrefix(f[0], "Private_") {
-				n, _ := strconv.Atoi(f[1])
-				total += n
+			if f := strings.Fields(line); len(f) == 3 && f[0] == "Anonymous:" {
+				total, err = strconv.Atoi(f[1])
 			}
 		}
-		return float64(total) / 1024, nil
+		return float64(total) / 1024, err
 	}
 	return 0, fmt.Errorf("there is no child %s", name)
 }

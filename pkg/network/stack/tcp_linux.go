@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -73,19 +74,21 @@ func (s *Stack) acceptTCP(r *tcp.ForwarderRequest) {
 		return
 	}
 	s.open.Add(1)
-	defer s.open.Add(-1)
 	// The program is connected when the host is: a host that refuses is one that refuses the program.
 	host, err := f.dial(s.ctx)
 	if err != nil {
+		s.open.Add(-1)
 		r.Complete(true)
 		return
 	}
 	guest := acceptGuest(r)
 	if guest == nil {
+		s.open.Add(-1)
 		_ = host.Close()
 		return
 	}
 	f.relay(guest, host.(*net.TCPConn)) //nolint:forcetypeassert // it dials tcp
+	s.tidy.Reset(tidyAfter)
 }
 
 // guestConn is the program's end of a TCP connection.
@@ -132,7 +135,8 @@ func (s *Stack) serveDNS(guest *guestConn) {
 	}
 }
 
-// relay copies in both directions until both have ended, or one fails.
+// relay copies in both directions until both have ended, or one fails. It returns at once: the caller's stack is large after a dial, and a
+// connection that waits shall not keep it.
 func (f *flow) relay(guest *guestConn, host *net.TCPConn) {
 	abort := sync.OnceFunc(func() {
 		guest.ep.Abort()
@@ -140,19 +144,20 @@ func (f *flow) relay(guest *guestConn, host *net.TCPConn) {
 		_ = host.Close()
 	})
 	stop := context.AfterFunc(f.s.ctx, abort)
-	defer stop()
-	var received sync.WaitGroup
-	received.Go(func() {
-		if err := f.receive(guest, host); err != nil {
+	var ended atomic.Int32
+	finish := func(err error) {
+		if err != nil {
 			abort()
 		}
-	})
-	if err := f.send(guest, host, abort); err != nil {
-		abort()
+		if ended.Add(1) == 2 {
+			stop()
+			_ = host.Close()
+			guest.ep.Close()
+			f.s.open.Add(-1)
+		}
 	}
-	received.Wait()
-	_ = host.Close()
-	guest.ep.Close()
+	f.s.flows.Go(func() { finish(f.receive(guest, host)) })
+	f.s.flows.Go(func() { finish(f.send(guest, host, abort)) })
 }
 
 // send copies what the program sends.
