@@ -151,7 +151,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 		code := File{Path: req.Name, Data: []byte(req.Code)}
 		if j.Language == nil {
 			code.Path = cmp.Or(code.Path, "code")
-			if j.Language, err = e.detect([]File{code}, code.Path); err != nil {
+			if j.Language, err = e.detect([]File{code}, code.Path, req.Options); err != nil {
 				return nil, err
 			}
 		}
@@ -167,7 +167,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 		return nil, err
 	}
 	if j.Language == nil {
-		if j.Language, err = e.detect(j.Files, req.Entry); err != nil {
+		if j.Language, err = e.detect(j.Files, req.Entry, req.Options); err != nil {
 			return nil, err
 		}
 	}

@@ -110,7 +110,7 @@ func IsLanguage(name string) bool {
 
 // detect finds the language of a program: by the name of its entry, its shebang, files that only projects of one language have,
 // and last by the extensions of its files.
-func (e *Executor) detect(files []File, entry string) (*Language, error) {
+func (e *Executor) detect(files []File, entry string, o LanguageOptions) (*Language, error) {
 	if entry == "" && len(files) == 1 {
 		entry = files[0].Path
 	}
@@ -130,25 +130,14 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 			}
 		}
 	}
-	for _, l := range e.languages {
-		// A project file alone does not decide: JavaScript may have a tsconfig.json, and every language a package.json for its tools.
-		named := slices.ContainsFunc(l.Projects, func(p string) bool { return language.Find(files, p) != nil })
-		if named && slices.ContainsFunc(files, func(f File) bool { return l.Owns(f.Path) && !foreign(f.Path) }) {
-			return l, nil
-		}
+	// Only a language with the requested options can start the program. If there is none, the refusal names the option.
+	able := slices.DeleteFunc(slices.Clone(e.languages), func(l *Language) bool { return checkOptions(l, o) != nil })
+	l, seen := e.detectByFiles(files, able)
+	if l == nil && len(seen) == 0 && len(able) < len(e.languages) {
+		l, seen = e.detectByFiles(files, e.languages)
 	}
-	for _, l := range e.languages {
-		if language.FirstFile(files, "", l.Mains) != "" {
-			return l, nil
-		}
-	}
-	// Files at the top count first: files below may belong to installed packages.
-	seen := e.languagesOf(files, func(p string) bool { return !strings.Contains(p, "/") })
-	if len(seen) == 0 {
-		seen = e.languagesOf(files, func(p string) bool { return !foreign(p) })
-	}
-	if len(seen) == 1 {
-		return seen[0], nil
+	if l != nil {
+		return l, nil
 	}
 	err := &sandbox.Error{Op: "lang", Kind: sandbox.ErrInvalid, Hint: "--lang python"}
 	if len(seen) > 1 {
@@ -160,8 +149,34 @@ func (e *Executor) detect(files []File, entry string) (*Language, error) {
 	return nil, err
 }
 
-// languagesOf lists the languages to which the extensions of files belong, in the order of the table.
-func (e *Executor) languagesOf(files []File, counts func(string) bool) []*Language {
+// detectByFiles finds the language of a program among some: by its project files, its usual names, and the extensions of its files.
+// If several languages are possible, it returns these instead.
+func (e *Executor) detectByFiles(files []File, among []*Language) (_ *Language, seen []*Language) {
+	for _, l := range among {
+		// A project file alone does not decide: JavaScript may have a tsconfig.json, and every language a package.json for its tools.
+		named := slices.ContainsFunc(l.Projects, func(p string) bool { return language.Find(files, p) != nil })
+		if named && slices.ContainsFunc(files, func(f File) bool { return l.Owns(f.Path) && !foreign(f.Path) }) {
+			return l, nil
+		}
+	}
+	for _, l := range among {
+		if language.FirstFile(files, "", l.Mains) != "" {
+			return l, nil
+		}
+	}
+	// Files at the top count first: files below may belong to installed packages.
+	seen = e.languagesOf(files, among, func(p string) bool { return !strings.Contains(p, "/") })
+	if len(seen) == 0 {
+		seen = e.languagesOf(files, among, func(p string) bool { return !foreign(p) })
+	}
+	if len(seen) == 1 {
+		return seen[0], nil
+	}
+	return nil, seen
+}
+
+// languagesOf lists those of some languages to which the extensions of files belong, in the order of the table.
+func (e *Executor) languagesOf(files []File, among []*Language, counts func(string) bool) []*Language {
 	found := map[*Language]bool{}
 	for _, f := range files {
 		if l := e.byExtension(f.Path); l != nil && counts(f.Path) {
@@ -169,7 +184,7 @@ func (e *Executor) languagesOf(files []File, counts func(string) bool) []*Langua
 		}
 	}
 	var all []*Language
-	for _, l := range e.languages {
+	for _, l := range among {
 		if found[l] {
 			all = append(all, l)
 		}

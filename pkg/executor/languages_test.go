@@ -58,13 +58,38 @@ func TestDetect(t *testing.T) {
 		{"installed files say nothing", named("node_modules/x/index.js", "src/tool.py"), "src/tool.py", "python", "src/tool.py"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, err := e.detect(c.files, c.asked)
+			l, err := e.detect(c.files, c.asked, LanguageOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			entry, err := findEntry(l, c.files, c.asked, &LanguageOptions{})
 			if err != nil || l.Name != c.language || entry != c.entry {
 				t.Errorf("%s, %q (%v) instead of %s, %q", l.Name, entry, err, c.language, c.entry)
+			}
+		})
+	}
+}
+
+// Only a language that has the requested options is chosen by the files of a directory.
+func TestDetectWithOptions(t *testing.T) {
+	e := New(nil, Options{})
+	for _, c := range []struct {
+		name             string
+		files            []File
+		language, tested string // without options, and with --test
+	}{
+		{"declarations of TypeScript beside JavaScript", named("package.json", "tsconfig.json", "index.js", "types/index.d.ts"),
+			"typescript", "javascript"},
+		{"a script of a shell beside Python", named("setup.py", "xml.py", "push.sh", "tests/test_xml.py"), "", "python"},
+		{"a shell's main beside Go", named("main.sh", "go.mod", "x.go"), "go", "go"},
+		{"no language has it", named("a.sh"), "shell", "shell"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for test, want := range map[bool]string{false: c.language, true: c.tested} {
+				l, err := e.detect(c.files, "", LanguageOptions{Test: test})
+				if want == "" && err == nil || want != "" && (err != nil || l.Name != want) {
+					t.Errorf("test %v: %v, %v instead of %q", test, l, err, want)
+				}
 			}
 		})
 	}
@@ -86,7 +111,7 @@ func TestNotDetected(t *testing.T) {
 		{"installed files alone", named("node_modules/x/index.js", ".git/hooks/x.sh"), "", []string{"nothing says"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, err := e.detect(c.files, c.asked)
+			l, err := e.detect(c.files, c.asked, LanguageOptions{})
 			if !errors.Is(err, sandbox.ErrInvalid) {
 				t.Fatalf("%v, %v", l, err)
 			}
