@@ -57,7 +57,7 @@ type observedServer struct {
 	stop   func()
 }
 
-func startObserved(t *testing.T) *observedServer {
+func startObserved(t *testing.T, change ...func(*operator.Settings)) *observedServer {
 	t.Helper()
 	testenv.NeedRoot(t)
 	s := &observedServer{t: t, dir: t.TempDir()}
@@ -71,6 +71,9 @@ func startObserved(t *testing.T) *observedServer {
 	settings := &operator.Settings{
 		Listen: []string{"unix://" + socket}, Keys: store.Path(), RequireKeys: true, Backend: "native", Dir: filepath.Join(s.dir, "server"),
 		AuditLog: filepath.Join(s.dir, "audit.jsonl"), DrainTimeout: patience, Env: []string{},
+	}
+	for _, f := range change {
+		f(settings)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"reflect"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -177,4 +179,97 @@ func TestDefaultSetFits(t *testing.T) {
 	if notes := req.Lower(&run, &compile); len(notes) > 0 {
 		t.Errorf("%q", notes)
 	}
+}
+
+// TestNetworkCeiling: what a server allows of networks is data of its operator, and nothing else is ever part of a request.
+func TestNetworkCeiling(t *testing.T) {
+	rules := func(allow ...string) network.Policy { return network.Policy{Allow: allow} }
+	set := CeilingSet{Network: network.Bounds{Ceiling: &network.Policy{Allow: []string{"*.a.example", "10.0.0.0/8:22"}}, NoPublish: true}}
+	full := CeilingSet{Network: network.Bounds{Ceiling: &network.Policy{Mode: network.Full}}}
+	for name, test := range map[string]struct {
+		set         CeilingSet
+		key         network.Mode
+		run, comp   network.Policy
+		field, says string
+	}{
+		"nothing":                {},
+		"localhost":              {run: sandbox.NetworkLocalhost, comp: sandbox.NetworkLocalhost},
+		"no operator":            {run: rules("a.example"), field: "network", says: "allow is above localhost"},
+		"no operator, compiling": {comp: rules("a.example"), field: "compile_network", says: "allow is above localhost"},
+		"published":              {run: network.Policy{Publish: []string{"80"}}, field: "network", says: "above localhost"},
+		"within":                 {set: set, run: rules("x.a.example", "10.1.2.3:22"), comp: rules("x.a.example")},
+		"another name":           {set: set, run: rules("a.example.org"), field: "network", says: `rule "a.example.org": more than the operator`},
+		"another port":           {set: set, run: rules("10.1.2.3"), field: "network", says: "the most is allow *.a.example 10.0.0.0/8:22"},
+		"compiling":              {set: set, comp: rules("b.example"), field: "compile_network", says: `rule "b.example"`},
+		"full":                   {set: set, run: network.Policy{Mode: network.Full}, field: "network", says: "full is above allow"},
+		"learn":                  {set: full, run: network.Policy{Mode: network.Learn}, field: "network", says: "learn is above full"},
+		"port":                   {set: set, run: network.Policy{Publish: []string{"80"}}, field: "network", says: "published ports"},
+		"port allowed":           {set: full, run: network.Policy{Publish: []string{"80"}}},
+		"key":                    {set: full, key: network.Localhost, run: rules("a.example"), field: "network", says: "allow is above localhost"},
+		"key of rules":           {set: full, key: network.Allow, run: network.Policy{Mode: network.Full}, field: "network", says: "above allow"},
+		"key within":             {set: full, key: network.Allow, run: rules("a.example")},
+		"key above":              {set: set, key: network.Learn, run: network.Policy{Mode: network.Full}, field: "network", says: "above allow"},
+	} {
+		req := executor.Request{Policy: executor.Policy{Network: test.run, CompileNetwork: test.comp}}
+		err := test.set.Check(&req, KeyLimits{Network: test.key})
+		var p *wire.Problem
+		if test.says == "" && err != nil || test.says != "" && (!errors.As(err, &p) || p.Status != 403 || p.Code != wire.CodeCeiling ||
+			len(p.Errors) != 1 || p.Errors[0].Field != test.field || !strings.Contains(p.Errors[0].Message, test.says) || p.Errors[0].Ceiling == "") {
+			t.Errorf("%s: %v, want %q", name, err, test.says)
+		}
+		if req.Policy.Bounds.Ceiling == nil {
+			t.Errorf("%s: the request has no bounds", name)
+		}
+	}
+}
+
+// unbounded are ceilings that know nothing of networks.
+type unbounded struct{}
+
+func (unbounded) Check(*executor.Request, KeyLimits) error { return nil }
+
+// TestEveryRequestHasBounds: whichever way a run comes, and whatever the ceilings forget, the executor gets the operator's bounds.
+func TestEveryRequestHasBounds(t *testing.T) {
+	most := &network.Policy{Allow: []string{"a.example"}}
+	for name, test := range map[string]struct {
+		ceilings Ceilings
+		want     string
+	}{
+		"none given": {nil, "localhost"}, "careless": {unbounded{}, "localhost"},
+		"set": {CeilingSet{Network: network.Bounds{Ceiling: most}}, "allow a.example"},
+	} {
+		got := make(chan executor.Request, 10)
+		w := newTestServer(t, func(o *Options) {
+			o.Policy.Ceilings, o.Executor = test.ceilings, &boundsExecutor{o.Executor, got}
+		})
+		check := func(way string) {
+			t.Helper()
+			req := <-got
+			if b := req.Policy.Bounds; b.Ceiling == nil || b.Ceiling.String() != test.want {
+				t.Errorf("%s, %s: %+v", name, way, b)
+			}
+		}
+		body := `{"language":"act","code":"out x","network":"localhost"}`
+		w.ask(200, "POST", wire.PathRun, body)
+		check("run")
+		w.ask(202, "POST", wire.PathRuns, body)
+		check("async")
+		f, err := w.Do(t.Context(), &Principal{ID: "p"}, &wire.Run{Language: "act", Code: "out x"}, Call{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		check("batch")
+	}
+}
+
+// boundsExecutor tells which requests it gets.
+type boundsExecutor struct {
+	Executor
+	got chan executor.Request
+}
+
+func (e *boundsExecutor) Execute(ctx context.Context, req executor.Request) (*executor.Result, error) {
+	e.got <- req
+	return e.Executor.Execute(ctx, req)
 }

@@ -119,6 +119,17 @@ func TestCachedPhases(t *testing.T) {
 			t.Errorf("%s makes a difference", name)
 		}
 	}
+	// A compiler with a network may get another answer each time, and a program from it is for nobody else.
+	connected := Request{Language: "slow", Code: "# cached", Policy: Policy{CompileNetwork: sandbox.NetworkLocalhost}}
+	for range 2 {
+		if cached(connected) {
+			t.Error("compiled with a network, and cached")
+		}
+	}
+	connected.Code = "# connected"
+	if cached(connected) || cached(Request{Language: "slow", Code: "# connected"}) {
+		t.Error("what was compiled with a network is in the cache")
+	}
 	// The compiler sees the volume, and the cache key does not cover its files.
 	volume := Request{Language: "slow", Code: "# cached", Policy: Policy{Volumes: []sandbox.Volume{{Source: t.TempDir(), Target: "/data"}}}}
 	for range 2 {

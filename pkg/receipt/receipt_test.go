@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -438,5 +440,36 @@ func TestCanonical(t *testing.T) {
 		if _, err := Canonical([]byte(bad)); err == nil {
 			t.Errorf("%q has a canonical form", bad)
 		}
+	}
+}
+
+// TestNetworkIsSigned: a statement has what all phases reached and what was refused, each once and so many.
+func TestNetworkIsSigned(t *testing.T) {
+	const result = `{"verdict":"ok","phases":[
+{"name":"compile","metrics":{"network":[{"host":"a.example","port":443,"protocol":"tcp","connections":1}]}},
+{"name":"run","metrics":{"network":[{"host":"a.example","port":443,"protocol":"tcp"},{"host":"2001:db8::1","port":53,"protocol":"udp"}]}}],
+"violations":[{"kind":"network","name":"b.example","detail":"the name b.example was not resolved"},{"kind":"network","detail":"no route"},
+{"kind":"memory","detail":"x"}]}`
+	got, err := Read([]byte(result))
+	must(t, err)
+	want := Network{Destinations: []string{"a.example:443/tcp", "[2001:db8::1]:53/udp"}, Refused: []string{"the name b.example was not resolved"}}
+	if got.Network == nil || !reflect.DeepEqual(*got.Network, want) {
+		t.Errorf("%+v", got.Network)
+	}
+	st := Statement{Outcome: got}
+	must(t, st.Matches([]byte(result)))
+	if err := st.Matches([]byte(strings.Replace(result, "a.example", "c.example", 1))); !errors.Is(err, ErrDiffers) ||
+		!strings.Contains(err.Error(), "network") {
+		t.Error(err)
+	}
+	if plain, err := Read([]byte(`{"verdict":"ok"}`)); err != nil || plain.Network != nil {
+		t.Errorf("%+v, %v", plain.Network, err)
+	}
+	var many Network
+	for i := range 2 * maxFiles {
+		many.add(&many.Refused, strconv.Itoa(i))
+	}
+	if len(many.Refused) != maxFiles || many.LeftOut != maxFiles {
+		t.Errorf("%+v", many)
 	}
 }

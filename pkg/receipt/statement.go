@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"reflect"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
@@ -46,7 +49,8 @@ type Outcome struct {
 	Files           []File            `json:"files"`
 	FilesLeftOut    int               `json:"files_left_out,omitempty"` // covered only by ResultSHA256: a receipt must fit into a header
 	Isolation       sandbox.Isolation `json:"isolation"`
-	ResultSHA256    string            `json:"result_sha256"` // of the canonical JSON of the whole result without its receipt
+	Network         *Network          `json:"network,omitempty"` // nil: nothing was reached or refused
+	ResultSHA256    string            `json:"result_sha256"`     // of the canonical JSON of the whole result without its receipt
 }
 
 // File is one file that was copied out.
@@ -56,8 +60,26 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// maxFiles bounds the files that a statement lists.
+// Network is what the programs of a run reached, in all phases, and what was refused to them.
+type Network struct {
+	Destinations []string `json:"destinations"` // HOST:PORT/PROTOCOL
+	Refused      []string `json:"refused"`      // a sentence each
+	LeftOut      int      `json:"left_out,omitempty"`
+}
+
+// maxFiles bounds the files that a statement lists, and each list of its network.
 const maxFiles = 16
+
+// add adds a line to a list, unless the list has it or is full.
+func (n *Network) add(list *[]string, line string) {
+	switch {
+	case slices.Contains(*list, line):
+	case len(*list) == maxFiles:
+		n.LeftOut++
+	default:
+		*list = append(*list, line)
+	}
+}
 
 // The names under which documents have a receipt and its result.
 const (
@@ -94,7 +116,16 @@ func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 		sandbox.Document
 		Language string `json:"language"`
 		Version  string `json:"language_version"`
-		Files    []struct {
+		Phases   []struct {
+			Metrics struct {
+				Network []struct {
+					Host     string `json:"host"`
+					Port     uint16 `json:"port"`
+					Protocol string `json:"protocol"`
+				} `json:"network"`
+			} `json:"metrics"`
+		} `json:"phases"`
+		Files []struct {
 			Path     string `json:"path"`
 			Content  string `json:"content"`
 			Encoding string `json:"encoding"`
@@ -131,6 +162,20 @@ func read(result []byte, large []sandbox.LargeOutput) (o Outcome, err error) {
 			continue
 		}
 		o.Files = append(o.Files, File{Path: f.Path, Size: size, SHA256: sum})
+	}
+	n := &Network{Destinations: []string{}, Refused: []string{}}
+	for _, p := range doc.Phases {
+		for _, d := range p.Metrics.Network {
+			n.add(&n.Destinations, net.JoinHostPort(d.Host, strconv.Itoa(int(d.Port)))+"/"+d.Protocol)
+		}
+	}
+	for _, v := range doc.Violations {
+		if v.Kind == sandbox.ViolationNetwork && v.Name != "" {
+			n.add(&n.Refused, v.Detail)
+		}
+	}
+	if len(n.Destinations)+len(n.Refused) > 0 {
+		o.Network = n
 	}
 	if c, err = Canonical(c); err != nil {
 		return o, err
@@ -210,6 +255,7 @@ func (s *Statement) Matches(result []byte) error {
 	differs("stdout", got.StdoutSHA256 == want.StdoutSHA256 && got.StdoutTruncated == want.StdoutTruncated)
 	differs("stderr", got.StderrSHA256 == want.StderrSHA256 && got.StderrTruncated == want.StderrTruncated)
 	differs("files", slices.Equal(got.Files, want.Files) && got.FilesLeftOut == want.FilesLeftOut)
+	differs("network", reflect.DeepEqual(got.Network, want.Network))
 	a, errA := json.Marshal(got.Isolation)
 	b, errB := json.Marshal(want.Isolation)
 	differs("isolation", errA == nil && errB == nil && string(a) == string(b))

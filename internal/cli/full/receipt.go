@@ -234,6 +234,17 @@ func listReceiptFields(st *receipt.Statement) [][2]string {
 	if st.FilesLeftOut > 0 {
 		lines = append(lines, [2]string{"files", fmt.Sprintf("%d more", st.FilesLeftOut)})
 	}
+	if n := st.Network; n != nil {
+		for _, d := range n.Destinations {
+			lines = append(lines, [2]string{"reached", d})
+		}
+		for _, r := range n.Refused {
+			lines = append(lines, [2]string{"refused", r})
+		}
+		if n.LeftOut > 0 {
+			lines = append(lines, [2]string{"network", fmt.Sprintf("%d more", n.LeftOut)})
+		}
+	}
 	if st.Audit != nil {
 		lines = append(lines, [2]string{"audit", fmt.Sprintf("entry %d, hash %s", st.Audit.Seq, st.Audit.Hash)})
 	}
