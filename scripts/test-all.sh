@@ -20,7 +20,7 @@ bin=$(mktemp -d "${TMPDIR:-/tmp}/sandbox-run-test.XXXXXXXX")
 trap 'rm -rf "$bin"' EXIT
 chmod 755 "$bin"
 CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin -o "$bin/" ./cmd/...
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o "$bin/weakened/" ./cmd/sandbox-{run,rund,init} # for TestWeakened only
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o "$bin/weakened/" ./cmd/sandbox-{run,rund,init,net} # for TestWeakened only
 scripts/probe.sh "$bin/probe"
 export SANDBOX_RUN_TEST_BIN=$bin
 mkdir -p bin/warm

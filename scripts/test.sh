@@ -39,7 +39,7 @@ gotestsum=$(scripts/tool.sh gotestsum gotest.tools/gotestsum "$GOTESTSUM_VERSION
 # -race implies the mode atomic, and only equal modes can be merged.
 cover=(-covermode=atomic -coverpkg=./...)
 CGO_ENABLED=0 go build -buildvcs=false -tags cover,thin -cover "${cover[@]}" -o "$bin/" ./cmd/...
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o "$bin/weakened/" ./cmd/sandbox-{run,rund,init} # for TestWeakened only
+CGO_ENABLED=0 go build -buildvcs=false -trimpath -tags thin,weaken -o "$bin/weakened/" ./cmd/sandbox-{run,rund,init,net} # for TestWeakened only
 scripts/probe.sh "$bin/probe"
 export SANDBOX_RUN_TEST_BIN=$bin
 

@@ -51,9 +51,18 @@ func notApplicable(id string, iso sandbox.Isolation) string {
 	return ""
 }
 
+const withoutRules = "its containers have no networks with rules: a run that asks for one is refused"
+
 // ofEngine are the cases that do not apply to a backend whose containers an engine makes; the backend's own
 // tests cover what it does instead.
 var ofEngine = map[string]string{
+	"N2":  withoutRules,
+	"N3":  withoutRules,
+	"N4":  withoutRules,
+	"N5":  withoutRules,
+	"N6":  withoutRules,
+	"N7":  withoutRules,
+	"N8":  withoutRules,
 	"F3":  "roots are images, which the engine unpacks and mounts",
 	"F4":  "the engine masks; roots are images",
 	"F5":  "the engine mounts /proc; roots are images",

@@ -28,7 +28,7 @@ var variantDir = sync.OnceValues(func() (string, error) {
 		}
 	}
 	dir := filepath.Join(binDir, "weakened")
-	return dir, buildTagged(dir, "thin,weaken", CommandName, fullName, "sandbox-init")
+	return dir, buildTagged(dir, "thin,weaken", CommandName, fullName, "sandbox-init", "sandbox-net")
 })
 
 func hasFile(dir, name string) bool {
@@ -76,7 +76,7 @@ func TestShippedWithoutWeakening(t *testing.T) {
 	if os.Getenv("SANDBOXTEST_GUEST") != "" {
 		t.Skip("no Go toolchain in the virtual machine")
 	}
-	shipped := []string{"sandbox-run", "sandbox-rund", "sandbox-init", "sandbox-helper"}
+	shipped := []string{"sandbox-run", "sandbox-rund", "sandbox-init", "sandbox-net", "sandbox-helper"}
 	dir := os.Getenv("SANDBOX_RUN_TEST_BIN")
 	if dir == "" {
 		dir = t.TempDir()
@@ -93,7 +93,7 @@ func TestShippedWithoutWeakening(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{CommandName, fullName, "sandbox-init"} { // control
+	for _, name := range []string{CommandName, fullName, "sandbox-init", "sandbox-net"} { // control
 		if len(weakenSymbols(t, filepath.Join(variants, name))) == 0 {
 			t.Errorf("the variant of %s has no code that removes controls", name)
 		}

@@ -256,6 +256,9 @@ const operator = "not allowed by the operator"
 // Name decides whether a name may be resolved. The name is in canonical form. Allowed reports whether a rule or the mode is for
 // this name; a name that only resolves because of DNS is not.
 func (f *Filter) Name(name string) (allowed bool, refused *Refusal) {
+	if weakenRules {
+		return true, nil
+	}
 	if r := f.denied(func(r *rule) bool { return r.matchesName(name) && r.ports == nil && r.protocol == "" }); r != nil {
 		return false, &Refusal{Reason: "denied by " + r.text}
 	}
@@ -275,6 +278,9 @@ func (f *Filter) Name(name string) (allowed bool, refused *Refusal) {
 
 // ByName decides on a connection to a name, before the name is resolved. Each address is then up to ByAddress, with named set.
 func (f *Filter) ByName(name string, p Protocol, port uint16) *Refusal {
+	if weakenRules {
+		return nil
+	}
 	if r := f.denied(func(r *rule) bool { return r.matchesName(name) && r.matchesPort(p, port) }); r != nil {
 		return &Refusal{Reason: "denied by " + r.text}
 	}
@@ -291,6 +297,9 @@ func (f *Filter) ByName(name string, p Protocol, port uint16) *Refusal {
 // ByAddress decides on a connection to an address. named: the address is that of a name that ByName has admitted, so that an
 // ordinary address needs no rule of its own. local: it is an address of this machine.
 func (f *Filter) ByAddress(a netip.Addr, p Protocol, port uint16, named, local bool) *Refusal {
+	if weakenRules {
+		return nil
+	}
 	a = a.Unmap().WithZone("")
 	if r := f.denied(func(r *rule) bool { return r.matchesAddr(a) && r.matchesPort(p, port) }); r != nil {
 		return &Refusal{Reason: "denied by " + r.text}
@@ -307,9 +316,9 @@ func (f *Filter) ByAddress(a netip.Addr, p Protocol, port uint16, named, local b
 		return nil
 	}
 	refusal := &Refusal{Reason: "not allowed", Allow: suggest(a.String(), p, port)}
-	if why := special(a); why != "" {
+	if why := special(a); why != "" && !weakenPrivate {
 		refusal.Reason = why + " address"
-	} else if local {
+	} else if local && !weakenPrivate {
 		refusal.Reason = "address of this machine"
 	} else if named || f.everything() {
 		return nil
@@ -365,7 +374,7 @@ var (
 // Inspects reports whether connections to names must name the same host in their own protocol. In the mode Full every name is
 // allowed, so that nothing is gained by another one.
 func (f *Filter) Inspects() bool {
-	return f.mode == Allow || f.ceiling != nil && f.ceiling.mode == Allow || len(f.deny) > 0
+	return !weakenRules && (f.mode == Allow || f.ceiling != nil && f.ceiling.mode == Allow || len(f.deny) > 0)
 }
 
 // Published are the ports of programs that are reachable from the host's loopback.

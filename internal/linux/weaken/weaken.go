@@ -71,6 +71,8 @@ func All() []Mutation {
 		{"groups", "dropping of groups", []string{"F11"}, false, nil, ""},
 		{"descriptor", "closing of descriptors", []string{"F2"}, false, nil, ""},
 		{"host-network", "network namespace, and Landlock", []string{"N1"}, true, nil, "network_namespace"},
+		{"network-no-rules", "the filter of networks", []string{"N2", "N3", "N4", "N5", "N6", "N7", "N8"}, false, nil, ""},
+		{"network-no-private", "the check of private addresses and the host's own", []string{"N2", "N4"}, true, nil, ""},
 		{"host-ipc", "IPC namespace", []string{"S6"}, false, nil, "ipc_namespace"},
 		{"host-proc", "/proc of the sandbox's own", []string{"F13", "S6"}, false, nil, ""},
 		{"fake-proc", "a procfs at /proc", []string{"F5"}, false, nil, ""},

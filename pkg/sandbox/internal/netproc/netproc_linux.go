@@ -131,7 +131,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		Isolated: true, Renamed: ownNamespace, Cgroups: o.Cgroups, IntoCgroup: o.IntoCgroup, Stdio: [3]int{pair[1], int(null.Fd()), int(null.Fd())},
 		UID: uid, GID: gid, Landlock: ruleset, Filter: o.Filter, Dir: "/",
 		Paths: []string{"/proc/self/fd/" + strconv.Itoa(int(executable.Fd()))}, Args: []string{Name},
-		Env: []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "PATH=/nonexistent"},
+		Env: append(weakenEnvironment(), "GOMAXPROCS=2", "GODEBUG=containermaxprocs=0,updatemaxprocs=0", "PATH=/nonexistent"),
 	})
 	if err != nil {
 		_ = p.socket.Close()

@@ -1,0 +1,5 @@
+//go:build !weaken
+
+package netproc
+
+func weakenEnvironment() []string { return nil }
