@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,5 +32,25 @@ func TestSessionTimeout(t *testing.T) {
 	}
 	if _, err := openSession(slowTransport{}, time.Minute); err == nil || errors.Is(err, client.ErrIdleTimeout) {
 		t.Error(err)
+	}
+}
+
+// TestNetworksStayHere: a run whose network has rules takes place here, and one that names a server goes there.
+func TestNetworksStayHere(t *testing.T) {
+	for text, here := range map[string]bool{
+		"": false, "--network localhost": false, "--network none": false, "--allow-dns=false": false,
+		"--network full": true, "--network learn": true, "--allow a.example": true, "--allow-registry npm": true, "--publish 80": true,
+		"--allow-dns": true, "--compile-network allow": true, "--compile-allow a.example": true, "--network allow --deny a.example": true,
+	} {
+		flags := (&Invocation{}).newRoot().Flags()
+		if err := flags.Parse(strings.Fields(text)); err != nil {
+			t.Fatal(err)
+		}
+		if flag, _ := localFlag(flags, true); (flag != "") != here {
+			t.Errorf("%q: %q", text, flag)
+		}
+		if flag, _ := localFlag(flags, false); flag != "" {
+			t.Errorf("%q at a server: %q", text, flag)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
@@ -47,6 +48,7 @@ func inInternet(t *testing.T) bool {
 		}
 		return false
 	}
+	must(t, initproc.RaiseLoopback())
 	must(t, netdev.AddLoopback(netip.MustParseAddr(public).AsSlice(), netip.MustParseAddr(other).AsSlice()))
 	for _, at := range []string{public, other} {
 		l, err := net.Listen("tcp", at+":80")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandbox-run/sandbox-run/internal/cli"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -59,12 +60,25 @@ log_level: warn
 	if err != nil || o.settings.Max.Memory != 2*sandbox.GiB || !slices.Equal(o.settings.Hosts, []string{"a.example"}) {
 		t.Errorf("%+v, %v", o.settings, err)
 	}
+	o, err = readTestSettings(t, `
+max_network: {mode: allow, allow: ["*.a.example", 10.0.0.0/8:22], registries: [npm], dns: true}
+forbid_network: [10.1.0.0/16]
+registries: {npm: npm.example, pypi: [a.example:1, b.example]}
+allow_publish: true
+`)
+	want := network.Policy{Mode: network.Allow, Allow: []string{"*.a.example", "10.0.0.0/8:22"}, Registries: []string{"npm"}, DNS: true}
+	if err != nil || !o.settings.Network.Equal(want) || !o.settings.Publish || !slices.Equal(o.settings.Forbidden, []string{"10.1.0.0/16"}) ||
+		!slices.Equal(o.settings.Registries, []string{"npm=npm.example", "pypi=a.example:1", "pypi=b.example"}) {
+		t.Errorf("%+v, %v", o.settings, err)
+	}
 	if _, err := readTestSettings(t, ""); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 	for file, says := range map[string]string{
-		"max_memmory: 1g":    "line 1: unknown setting \"max_memmory\"; max_memory?",
-		"max: {nonsense: 1}": "unknown setting", "help: true": "unknown setting", "json: true": "unknown setting",
+		"max_network_allow: ['http://a']": "it has a scheme", "registries: {nix: a}": "unknown registry", "forbid_network: a": "10.0.0.0/8",
+		"max_network: {allow: [a], mode: none}": "do not fit the mode none",
+		"max_memmory: 1g":                       "line 1: unknown setting \"max_memmory\"; max_memory?",
+		"max: {nonsense: 1}":                    "unknown setting", "help: true": "unknown setting", "json: true": "unknown setting",
 		"config: x": "unknown setting", "- a": "not a mapping", "max_memory:": "null", "max_memory: ''": "it is empty",
 		"allow_workspaces: maybe": "allow_workspaces", "listen: [[a]]": "a list",
 		"max_cpus: .inf": "config", "rate: 0": "more than zero", "rate: -1": "more than zero", "max_memory: 1.5.5": "not a size",
