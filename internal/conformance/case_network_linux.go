@@ -380,12 +380,13 @@ func (e *env) sharesGroups(pid int, mark string) {
 		}
 		return list
 	}
-	for _, p := range marked(mark) {
-		program, _, _ := strings.Cut(p, " ")
-		if a, b := groups(program), groups(strconv.Itoa(pid)); !slices.Equal(a, b) {
-			e.Errorf("the program is in %q, the network's process in %q", a, b)
-		}
+	list := marked(mark)
+	if len(list) == 0 {
+		e.Error("the program is invisible from outside")
 		return
 	}
-	e.Error("the program is invisible from outside")
+	program, _, _ := strings.Cut(list[0], " ")
+	if a, b := groups(program), groups(strconv.Itoa(pid)); !slices.Equal(a, b) {
+		e.Errorf("the program is in %q, the network's process in %q", a, b)
+	}
 }

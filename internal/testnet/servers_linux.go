@@ -13,7 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -50,7 +50,7 @@ func (n *internet) start(addresses []string) error {
 		return err
 	}
 	n.certs = map[string]*tls.Certificate{}
-	quiet := log.New(io.Discard, "", 0)
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	web := &http.Server{Handler: http.HandlerFunc(n.web), ErrorLog: quiet, ReadHeaderTimeout: time.Minute}
 	secure := &http.Server{Handler: http.HandlerFunc(n.web), ErrorLog: quiet, ReadHeaderTimeout: time.Minute, TLSConfig: &tls.Config{
 		MinVersion: tls.VersionTLS12, GetCertificate: n.certificate,

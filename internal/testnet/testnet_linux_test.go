@@ -143,7 +143,7 @@ func inside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
+		t.Cleanup(func() { _ = c.Close() })
 		answer := make([]byte, 5)
 		if _, err = io.WriteString(c, "hello"); err == nil {
 			_, err = io.ReadFull(c, answer)

@@ -310,7 +310,7 @@ func (x *execution) check(ctx context.Context, p *Phase, suspects []string) (wro
 		return false, nil // a program that fills its disk has certainly run
 	}
 	process := *p.Check
-	process.Phase, process.Args = phaseCheck, append(slices.Clip(process.Args), suspects...)
+	process.Phase, process.Args, process.Network = phaseCheck, append(slices.Clip(process.Args), suspects...), sandbox.NetworkNone
 	r, err := x.e.manager.Run(ctx, x.id, process, sandbox.IO{})
 	if err != nil {
 		return false, err

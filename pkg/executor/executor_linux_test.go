@@ -119,7 +119,7 @@ func TestCachedPhases(t *testing.T) {
 			t.Errorf("%s makes a difference", name)
 		}
 	}
-	// A compiler with a network may get another answer each time, and a program from it is for nobody else.
+	// A compiler with a network may get another answer each time, so that its program is not kept.
 	connected := Request{Language: "slow", Code: "# cached", Policy: Policy{CompileNetwork: sandbox.NetworkLocalhost}}
 	for range 2 {
 		if cached(connected) {

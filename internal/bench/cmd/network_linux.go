@@ -105,17 +105,16 @@ func (s *environment) networkStart(ctx context.Context) ([]bench.Row, error) {
 }
 
 // networkStreams compares one TCP stream with slirp4netns at the same MTU.
-func (s *environment) networkStreams(ctx context.Context) ([]bench.Row, error) {
+func (s *environment) networkStreams(ctx context.Context) (rows []bench.Row, err error) {
 	slirp, err := s.slirp(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer slirp.end()
+	defer func() { err = errors.Join(err, slirp.end()) }()
 	n := streamBytes
 	if s.smoke {
 		n = 16 << 20
 	}
-	var rows []bench.Row
 	for _, c := range []struct{ name, work, port string }{
 		{"one TCP stream from the sandbox", "upload", testnet.HalfPort}, {"one TCP stream to the sandbox", "download", "80"},
 	} {

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -240,4 +241,10 @@ func read(at int, name string, buf []byte) ([]byte, error) {
 		}
 		return buf[:n], nil
 	}
+}
+
+// SetName sets the name of the calling thread, and of the process if that is its first.
+func SetName(name string) {
+	text := append([]byte(name), 0)
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&text[0])), 0, 0, 0)
 }

@@ -12,10 +12,10 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/procstate"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
@@ -29,9 +29,8 @@ func init() {
 
 // run is the process of a network. Its standard input is the socket of the supervisor. It returns the exit code.
 func run() int {
-	name := append([]byte(network.ProcessName), 0)
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0) // otherwise ps shows a descriptor's number
-	debug.SetGCPercent(50)                                                       // its memory is the sandbox's
+	procstate.SetName(network.ProcessName) // otherwise ps shows a descriptor's number
+	debug.SetGCPercent(50)                 // its memory is the sandbox's
 	c, err := net.FileConn(os.Stdin)
 	socket, isUnix := c.(*net.UnixConn)
 	if err != nil || !isUnix {

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -73,7 +74,7 @@ func (f *flow) copyStream(to, from net.Conn, count func(int) bool) {
 				return
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			if half, ok := to.(interface{ CloseWrite() error }); ok {
 				_ = half.CloseWrite()
 			}

@@ -155,15 +155,21 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	return p, nil
 }
 
-// readOnly is a Landlock ruleset for the process; -1 if the kernel has no Landlock.
+// readOnly is a Landlock ruleset for the process; -1 if the kernel has no Landlock. An executable that is not sandbox-net itself, but contains
+// it, may need libraries.
 func readOnly(executable *os.File) (int, error) {
 	const read = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	rules := initproto.Ruleset{FS: 1<<13 - 1} // of the first version
-	for _, path := range []string{
+	paths := []string{
 		"/etc", "/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf", "/run/connman",
-	} {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			rules.Rules = append(rules.Rules, initproto.Rule{Path: real, Access: read})
+	}
+	access := uint64(read)
+	if network.Contained {
+		paths, access = append(paths, "/lib", "/lib64", "/usr/lib"), access|unix.LANDLOCK_ACCESS_FS_EXECUTE
+	}
+	for _, path := range paths {
+		if real, err := filepath.EvalSymlinks(path); err == nil { //nolint:forbidigo // links of the host's own; no sandbox can change them
+			rules.Rules = append(rules.Rules, initproto.Rule{Path: real, Access: access})
 		}
 	}
 	return initproc.Ruleset(rules, int(executable.Fd()))
