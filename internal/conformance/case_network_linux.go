@@ -366,6 +366,9 @@ func (e *env) sharesGroups(pid int, mark string) {
 		return list
 	}
 	for _, p := range marked(mark) {
+		if !strings.Contains(p, mark) { // a process that programs are forked from
+			continue
+		}
 		program, _, _ := strings.Cut(p, " ")
 		if a, b := groups(program), groups(strconv.Itoa(pid)); !slices.Equal(a, b) {
 			e.Errorf("the program is in %q, the network's process in %q", a, b)

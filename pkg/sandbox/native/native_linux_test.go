@@ -102,13 +102,13 @@ func TestConformance(t *testing.T) {
 }
 
 func TestNetworks(t *testing.T) {
-	networks(t, func(b *Backend) (sandbox.Backend, error) { return b, nil })
+	networks(t, false, func(b *Backend) (sandbox.Backend, error) { return b, nil })
 }
 
 // Warm forks have the same networks as programs that start cold.
 func TestForkNetworks(t *testing.T) {
 	var f *forks
-	networks(t, func(b *Backend) (made sandbox.Backend, err error) {
+	networks(t, true, func(b *Backend) (made sandbox.Backend, err error) {
 		f, err = newForks(b)
 		return f, err
 	})
@@ -117,7 +117,7 @@ func TestForkNetworks(t *testing.T) {
 	}
 }
 
-func networks(t *testing.T, over func(*Backend) (sandbox.Backend, error)) {
+func networks(t *testing.T, zygotes bool, over func(*Backend) (sandbox.Backend, error)) {
 	t.Helper()
 	needRoot(t)
 	command, err := attackerPath()
@@ -131,7 +131,7 @@ func networks(t *testing.T, over func(*Backend) (sandbox.Backend, error)) {
 			t.Fatal(err)
 		}
 		return b
-	}, conformance.Expectations{Tier: sandbox.TierContainer, ScratchDir: dir, Has: []conformance.Expectation{
+	}, conformance.Expectations{Tier: sandbox.TierContainer, ScratchDir: dir, Zygotes: zygotes, Has: []conformance.Expectation{
 		conformance.Kernel, conformance.Volumes, conformance.Processes, conformance.Rules,
 	}})
 }
