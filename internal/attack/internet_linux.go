@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -119,6 +120,10 @@ func (s *suite) runInInternet(ctx context.Context) (results []Result, instead Re
 	if why, unavailable := testnet.Unavailable(err, said.String()); unavailable {
 		return notTried("no network namespaces for a test internet: " + why)
 	}
+	// An ordinary user's test internet is in a user namespace, where subordinate ids are of no use: some machines then refuse a sandbox.
+	if exit, ended := errors.AsType[*exec.ExitError](err); ended && exit.ExitCode() == exitRefused && out.Len() == 0 {
+		return notTried(fmt.Sprintf("no sandbox in the user namespace of a test internet: %.200s", strings.TrimSpace(said.String())))
+	}
 	var r Report
 	if wrong := json.Unmarshal(out.Bytes(), &r); wrong != nil {
 		return failed("the supervisor in the test internet has no report: %v: %.300q", errors.Join(err, wrong), said.String())
@@ -126,6 +131,9 @@ func (s *suite) runInInternet(ctx context.Context) (results []Result, instead Re
 	results = r.Results
 	return failed("the supervisor in the test internet has no result of this case: %v", err)
 }
+
+// exitRefused is the exit code of a command that is refused.
+const exitRefused = 126
 
 // internetTimeout is for all cases in a test internet, on an idle machine.
 const internetTimeout = time.Minute

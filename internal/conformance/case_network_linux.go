@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,20 +54,6 @@ func (e *env) reaches(id string, want bool, servers ...string) {
 	}
 }
 
-// networkProcesses are the pids of the processes that are the networks of this process's sandboxes.
-func networkProcesses() (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		line, _ := os.ReadFile(f)
-		text, _ := os.ReadFile(filepath.Dir(f) + "/status")
-		if strings.HasPrefix(string(line), network.ProcessName+"\x00") && status(string(text))["PPid"] == strconv.Itoa(os.Getpid()) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 const (
 	good  = "good.example"
 	echo4 = testnet.Public + ":" + testnet.EchoPort
@@ -113,7 +98,7 @@ var networkRows = []row{
 				if err != nil {
 					return
 				}
-				_, _ = io.Copy(c, c)
+				_, _ = io.Copy(struct{ io.Writer }{c}, c) // without the pipes that package net keeps
 				c.Close()
 			}
 		}()
@@ -331,7 +316,7 @@ var networkRows = []row{
 			}
 			j := e.start(id, sandbox.Process{Args: e.probe("ready", life, mark)}, sandbox.IO{}).ready()
 			if kill != "nothing" {
-				pids := networkProcesses()
+				pids := networkProcesses(os.Getpid())
 				if len(pids) != 1 {
 					e.Fatalf("%d processes of networks", len(pids))
 				}
@@ -339,7 +324,7 @@ var networkRows = []row{
 			}
 			switch kill {
 			case "the process":
-				pidfd, err := unix.PidfdOpen(networkProcesses()[0], 0)
+				pidfd, err := unix.PidfdOpen(networkProcesses(os.Getpid())[0], 0)
 				if err == nil {
 					err = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
 					_ = unix.Close(pidfd)
@@ -360,7 +345,7 @@ var networkRows = []row{
 			if err := e.m.Delete(e.Context(), id); err != nil {
 				e.Error(err)
 			}
-			if left := networkProcesses(); len(left) > 0 {
+			if left := networkProcesses(os.Getpid()); len(left) > 0 {
 				e.Errorf("%s is killed: processes %v are left", kill, left)
 			}
 		}
@@ -380,7 +365,7 @@ func (e *env) sharesGroups(pid int, mark string) {
 		}
 		return list
 	}
-	list := marked(mark)
+	list := slices.DeleteFunc(marked(mark), func(p string) bool { return !strings.Contains(p, mark) }) // programs are forked from others
 	if len(list) == 0 {
 		e.Error("the program is invisible from outside")
 		return

@@ -7,18 +7,24 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // victimVariable makes the test binary a supervisor that is about to be killed. Its value has the mark of
 // its processes and the tier to ask for.
 const victimVariable = "SANDBOXTEST_VICTIM"
+
+// CrashNetworkVariable has the rule of a network that the sandboxes of victims have.
+const CrashNetworkVariable = "SANDBOXTEST_VICTIM_NETWORK"
 
 // victimWorkers make sandboxes in parallel, more than most machines have idle cores.
 const victimWorkers = 3
@@ -33,6 +39,9 @@ func victim(plan string, newBackend func() (sandbox.Backend, error)) int {
 	}
 	m := sandbox.NewManager(b, sandbox.Options{})
 	spec := sandbox.Spec{Limits: small(), Require: sandbox.Tier(tier), Env: map[string]string{markVariable: mark}}
+	if rule := os.Getenv(CrashNetworkVariable); rule != "" {
+		spec.Network = network.Policy{Allow: []string{rule}}
+	}
 	failed := make(chan error)
 	for worker := range victimWorkers {
 		go func() {
@@ -182,6 +191,10 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 		pids, _ := inhabitants(groups)
 		hit = len(pids) > 0
 	}
+	networks := networkProcesses(cmd.Process.Pid)
+	if os.Getenv(CrashNetworkVariable) != "" && hit && len(networks) == 0 {
+		t.Logf("instant %d: no process of a network yet", n)
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
@@ -195,12 +208,13 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 	if took := killed.Sub(ordered); took > time.Second {
 		t.Logf("instant %d: the kernel took %v to end the supervisor", n, took)
 	}
-	alive := marked(mark)
-	for ; len(alive) > 0 && time.Since(killed) < time.Second+spare(); alive = marked(mark) {
+	running := func() []string { return append(marked(mark), stillNetworks(networks)...) }
+	alive := running()
+	for ; len(alive) > 0 && time.Since(killed) < time.Second+spare(); alive = running() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if len(alive) > 0 {
-		for left := alive; len(left) > 0 && time.Since(killed) < 30*time.Second; left = marked(mark) {
+		for left := alive; len(left) > 0 && time.Since(killed) < 30*time.Second; left = running() {
 			time.Sleep(20 * time.Millisecond)
 		}
 		t.Errorf("instant %d, %v after %q: alive a second after their supervisor, and ended after %v: %q", n, instant, awaited,
@@ -245,4 +259,33 @@ func crashOnce(t *testing.T, b sandbox.Backend, tier sandbox.Tier, n int) (hit b
 		}
 	}
 	return hit
+}
+
+// networkProcesses are the pids of the processes that are the networks of a supervisor's sandboxes.
+func networkProcesses(supervisor int) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		_, rest, _ := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(rest); err == nil && len(fields) > 1 && fields[1] == strconv.Itoa(supervisor) && isNetwork(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func isNetwork(pid int) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && strings.HasPrefix(string(line), network.ProcessName+"\x00")
+}
+
+// stillNetworks are those of the processes that still run.
+func stillNetworks(pids []int) (list []string) {
+	for _, pid := range pids {
+		if isNetwork(pid) {
+			list = append(list, fmt.Sprintf("%d %s", pid, network.ProcessName))
+		}
+	}
+	return list
 }

@@ -237,3 +237,20 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%d bytes within %v at 1 MiB/s", len(got), time.Since(began))
 	}
 }
+
+// The sockets of resolvers do not use up the limit of connections.
+func TestQueriesAreNoConnections(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	echo(t, public+":7")
+	w := newWorld(t, network.Policy{Allow: []string{"good.example:7"}}, Options{Limits: network.Limits{Connections: 1}})
+	for range 3 {
+		if got := w.run("tcp", "good.example:7", "hello"); !strings.Contains(got, "hello") {
+			t.Errorf("after a query: %q", got)
+		}
+	}
+	if report := w.stack.Report(); len(report.Refused) > 0 {
+		t.Errorf("refused: %+v", report.Refused)
+	}
+}

@@ -53,6 +53,7 @@ func attackOptions(t *testing.T, b sandbox.Backend, only ...string) attack.Optio
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("PATH", filepath.Dir(exe)+string(filepath.ListSeparator)+os.Getenv("PATH")) // of sandbox-net
 	return attack.Options{
 		Backend: b, Executable: exe, Only: only, Within: 10 * time.Minute, // with the race detector, perhaps emulated
 		Escape:   func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },

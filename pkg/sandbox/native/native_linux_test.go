@@ -102,16 +102,56 @@ func TestConformance(t *testing.T) {
 }
 
 func TestNetworks(t *testing.T) {
+	networks(t, false, func(b *Backend) (sandbox.Backend, error) { return b, nil })
+}
+
+// Warm forks have the same networks as programs that start cold.
+func TestForkNetworks(t *testing.T) {
+	var f *forks
+	networks(t, true, func(b *Backend) (made sandbox.Backend, err error) {
+		f, err = newForks(b)
+		return f, err
+	})
+	if f != nil && f.forked.Load() == 0 {
+		t.Error("nothing was forked")
+	}
+}
+
+func networks(t *testing.T, zygotes bool, over func(*Backend) (sandbox.Backend, error)) {
+	t.Helper()
 	needRoot(t)
 	command, err := attackerPath()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := cacheDir(t)
-	conformance.Networks(t, filepath.Dir(command), func(t *testing.T) sandbox.Backend { return newBackend(t, Options{CacheDir: dir}) },
-		conformance.Expectations{Tier: sandbox.TierContainer, ScratchDir: dir, Has: []conformance.Expectation{
-			conformance.Kernel, conformance.Volumes, conformance.Processes, conformance.Rules,
-		}})
+	conformance.Networks(t, filepath.Dir(command), func(t *testing.T) sandbox.Backend {
+		b, err := over(newBackend(t, Options{CacheDir: dir}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}, conformance.Expectations{Tier: sandbox.TierContainer, ScratchDir: dir, Zygotes: zygotes, Has: []conformance.Expectation{
+		conformance.Kernel, conformance.Volumes, conformance.Processes, conformance.Rules,
+	}})
+}
+
+// A killed supervisor leaves no process of a network.
+func TestNetworkCrash(t *testing.T) {
+	needRoot(t)
+	command, err := attackerPath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", filepath.Dir(command)+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	t.Setenv(conformance.CrashNetworkVariable, "good.example")
+	dir := cacheDir(t)
+	t.Setenv(cacheVariable, dir)
+	b := newBackend(t, Options{CacheDir: dir})
+	conformance.Crash(t, b, sandbox.TierContainer)
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestCrash(t *testing.T) {

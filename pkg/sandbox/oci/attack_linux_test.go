@@ -91,6 +91,7 @@ func attackAll(t *testing.T, b *Backend, runtime string, expected map[string]str
 	}
 	tier := b.Probe(context.Background()).Tier
 	exe := filepath.Join(bin, "sandbox-rund")
+	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH")) // of sandbox-net
 	r, err := attack.Run(context.Background(), attack.Options{
 		Backend: b, Executable: exe, Within: 15 * time.Minute,
 		Escape: func(s string) string { return strings.Map(printable, strings.ToValidUTF8(s, "?")) },
