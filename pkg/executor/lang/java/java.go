@@ -231,7 +231,8 @@ func readJava(j *language.Job) ([]javaSource, error) {
 			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
 		}
 		s.path, s.given, s.gives = f.Path, given, givesAway(text)
-		s.tests = bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))
+		s.tests = (bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))) &&
+			!slices.Contains(s.Abstract, strings.TrimSuffix(path.Base(f.Path), ".java"))
 		if s.Compact {
 			s.Mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
 		}

@@ -56,3 +56,28 @@ func TestSourceSets(t *testing.T) {
 		})
 	}
 }
+
+// JUnit can not make an object of an abstract class: its tests run in the classes that extend it.
+func TestTestClasses(t *testing.T) {
+	for text, want := range map[string]bool{
+		"import org.junit.Test; public class XTest { @Test public void a() {} }":                                 true,
+		"public class XTest extends TestCase {}":                                                                 true,
+		"@Deprecated public abstract class XTest<T> { @Test public void a() {} }":                                false,
+		"abstract class XTest { @Test public void a() {} }":                                                      false,
+		"public class XTest { @Test public void a() {} abstract static class XTestBase {} abstract class Y {} }": true,
+		"// abstract class XTest was better\npublic class XTest { @Test public void a() {} }":                    true,
+		"public class XTest {}": false,
+	} {
+		j := &language.Job{Language: &Language, Files: []language.File{
+			{Path: "src/test/java/XTest.java", Data: []byte(text)}, {Path: "junit-4.jar"},
+		}}
+		j.Request.Options.Test = true
+		sources, err := readJava(j)
+		if err != nil || len(sources) != 1 {
+			t.Fatal(sources, err)
+		}
+		if sources[0].tests != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+}
