@@ -5,6 +5,7 @@
 package javasource
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -12,13 +13,14 @@ import (
 
 // Source describes a file before its compilation.
 type Source struct {
-	Package string
-	Public  string   // its public class, which decides the file name
-	Classes []string // at the top
-	Mains   []string // those of them that have a main
-	Imports bool     // imports other classes
-	Compact bool     // has a main outside of a class, and as many closing braces as opening ones
-	Classic bool     // every main is public, static, and takes arguments
+	Package  string
+	Public   string   // its public class, which decides the file name
+	Classes  []string // at the top
+	Mains    []string // those of them that have a main
+	Abstract []string // those of them that are abstract classes or interfaces
+	Imports  bool     // imports other classes
+	Compact  bool     // has a main outside of a class, and as many closing braces as opening ones
+	Classic  bool     // every main is public, static, and takes arguments
 }
 
 // Qualified returns the full name of one of its classes.
@@ -57,6 +59,9 @@ func Scan(src string) Source {
 				if name := declaredClass(recent); name != "" && depth == 0 {
 					class = name
 					s.Classes = append(s.Classes, name)
+					if slices.Contains(recent, "abstract") || slices.Contains(recent, "interface") {
+						s.Abstract = append(s.Abstract, name)
+					}
 					if public {
 						s.Public = name
 					}

@@ -201,7 +201,7 @@ func readJava(j *language.Job) ([]javaSource, error) {
 	single := len(j.Files) == 1
 	for i := range j.Files {
 		f := &j.Files[i]
-		if path.Ext(f.Path) != ".java" && !single || isJavaTest(f.Path) && !single && !j.Request.Options.Test {
+		if !single && (path.Ext(f.Path) != ".java" || !isCompiled(j, f.Path)) {
 			continue
 		}
 		text, err := f.Content()
@@ -231,7 +231,8 @@ func readJava(j *language.Job) ([]javaSource, error) {
 			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
 		}
 		s.path, s.given, s.gives = f.Path, given, givesAway(text)
-		s.tests = bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))
+		s.tests = (bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))) &&
+			!slices.Contains(s.Abstract, strings.TrimSuffix(path.Base(f.Path), ".java"))
 		if s.Compact {
 			s.Mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
 		}
@@ -259,8 +260,23 @@ func resourceDirs(j *language.Job) (dirs []string) {
 	return dirs
 }
 
-// isJavaTest reports whether a file is in the test directory of Maven or Gradle, whose libraries are missing here.
-func isJavaTest(p string) bool { return strings.Contains("/"+p, "/src/test/") }
+// isCompiled reports whether a file belongs to the program. Of the directories src/NAME/java of Maven and Gradle these are main; test, if
+// the tests are to run; and the one with the entry. The libraries of the others are missing here.
+func isCompiled(j *language.Job, p string) bool {
+	if path.Base(p) == "module-info.java" && j.Request.Options.Test {
+		return false // as a module, the program does not see JUnit, nor its tests the program
+	}
+	if strings.Contains("/"+p, "/src/test/") {
+		return j.Request.Options.Test
+	}
+	before, rest, _ := strings.Cut("/"+p, "/src/")
+	name, rest, _ := strings.Cut(rest, "/")
+	src := strings.TrimPrefix(before+"/src/", "/")
+	if name == "main" || !strings.HasPrefix(rest, "java/") || strings.HasPrefix(path.Clean(j.Request.Entry), src+name+"/") {
+		return true
+	}
+	return !slices.ContainsFunc(j.Files, func(f language.File) bool { return strings.HasPrefix(f.Path, src+"main/java/") })
+}
 
 // javaMain returns the class that starts the program: that of the entry, which may be a class, a file or a directory; the only
 // one with a main; or the one called Main.

@@ -1,8 +1,10 @@
 package java
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -11,6 +13,71 @@ func TestHeapLeavesRoom(t *testing.T) {
 		heap := javaHeap(memory)
 		if heap < 8*sandbox.MiB || memory >= 64*sandbox.MiB && (heap > memory-memory/8 || heap < memory/4) {
 			t.Errorf("of %s the heap gets %s", memory, heap)
+		}
+	}
+}
+
+// Maven and Gradle compile src/main and src/test. Other directories below src, such as examples for documents, need other libraries.
+func TestSourceSets(t *testing.T) {
+	const main, test, guide = "src/main/java/a/A.java", "src/test/java/a/ATest.java", "src/userguide/java/b/B.java"
+	for _, c := range []struct {
+		name  string
+		files []string
+		entry string
+		test  bool
+		want  []string
+	}{
+		{"program", []string{main, test, guide}, "", false, []string{main}},
+		{"tests", []string{main, test, guide}, "", true, []string{main, test}},
+		{"module", []string{"m/" + main, "m/" + guide, "n/" + guide}, "", false, []string{"m/" + main, "n/" + guide}},
+		{"named", []string{main, test, guide}, guide, false, []string{main, guide}},
+		{"a module's tests", []string{"src/main/java/module-info.java", main, test}, "", true, []string{main, test}},
+		{"a module", []string{"src/main/java/module-info.java", main, test}, "", false, []string{"src/main/java/module-info.java", main}},
+		{"no main", []string{guide, "src/A.java"}, "", false, []string{guide, "src/A.java"}},
+		{"package", []string{main, "src/main/java/src/x/java/C.java"}, "", false, []string{main, "src/main/java/src/x/java/C.java"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := &language.Job{Language: &Language}
+			j.Request.Entry, j.Request.Options.Test = c.entry, c.test
+			for _, f := range c.files {
+				j.Files = append(j.Files, language.File{Path: f, Data: []byte("class X {}")})
+			}
+			sources, err := readJava(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, s := range sources {
+				got = append(got, s.path)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%q instead of %q", got, c.want)
+			}
+		})
+	}
+}
+
+// JUnit can not make an object of an abstract class: its tests run in the classes that extend it.
+func TestTestClasses(t *testing.T) {
+	for text, want := range map[string]bool{
+		"import org.junit.Test; public class XTest { @Test public void a() {} }":                                 true,
+		"public class XTest extends TestCase {}":                                                                 true,
+		"@Deprecated public abstract class XTest<T> { @Test public void a() {} }":                                false,
+		"abstract class XTest { @Test public void a() {} }":                                                      false,
+		"public class XTest { @Test public void a() {} abstract static class XTestBase {} abstract class Y {} }": true,
+		"// abstract class XTest was better\npublic class XTest { @Test public void a() {} }":                    true,
+		"public class XTest {}": false,
+	} {
+		j := &language.Job{Language: &Language, Files: []language.File{
+			{Path: "src/test/java/XTest.java", Data: []byte(text)}, {Path: "junit-4.jar"},
+		}}
+		j.Request.Options.Test = true
+		sources, err := readJava(j)
+		if err != nil || len(sources) != 1 {
+			t.Fatal(sources, err)
+		}
+		if sources[0].tests != want {
+			t.Errorf("%s: %v", text, !want)
 		}
 	}
 }

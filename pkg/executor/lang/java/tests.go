@@ -21,7 +21,8 @@ func testStart(j *language.Job, sources []javaSource) ([]string, error) {
 		junit4 = junit4 || strings.HasPrefix(base, "junit-4") || strings.HasPrefix(base, "junit4") || base == "junit.jar"
 	}
 	if !console && !junit4 {
-		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test", "junit-platform-console-standalone.jar or junit-4.jar in the project",
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test",
+			"junit-platform-console-standalone.jar or junit-4.jar in the project; --include DIR, if .gitignore names its directory",
 			"the tests of Java need JUnit, and the project has no jar of it")
 	}
 	var classes []string
