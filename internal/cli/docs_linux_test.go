@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/internal/testnet"
 )
 
 // TestDocuments runs every command of every sh block of the documents. The commands of a document run one after the other in one
@@ -33,7 +34,7 @@ func TestDocuments(t *testing.T) {
 						continue
 					}
 					found++
-					runDocumented(t, dir, c)
+					runDocumented(t, dir, c, filepath.Base(doc) == "network.md")
 				}
 			}
 		})
@@ -67,7 +68,8 @@ var documentedCode = regexp.MustCompile(`# (?:[^#]*\b(?:code|own) )?(\d{1,3})$`)
 
 var documentedOutput = regexp.MustCompile(`# prints (.+)$`)
 
-func runDocumented(t *testing.T, dir, text string) {
+// runDocumented runs a command; online: in a test internet.
+func runDocumented(t *testing.T, dir, text string, online bool) {
 	t.Helper()
 	want := 0
 	if m := documentedCode.FindStringSubmatch(text); m != nil {
@@ -81,6 +83,13 @@ func runDocumented(t *testing.T, dir, text string) {
 	cmd.Env = append(os.Environ(), "PATH="+binDir+":"+os.Getenv("PATH"))
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if online {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		testnet.Wrap(self, cmd)
+	}
 	if got := exitCode(t, cmd.Run()); got != want {
 		t.Errorf("%s\nexit code %d, want %d\n%s%s", text, got, want, &stdout, &stderr)
 	}

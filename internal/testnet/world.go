@@ -39,6 +39,7 @@ var zone = map[string][]string{
 	"good.example":        {Public, Public6},
 	"front.example":       {Public, Public6},
 	"bad.example":         {Other, Other6},
+	"example.com":         {Public, Public6}, // of the documents
 	"six.example":         {Public6},
 	"zero.example":        {Public},
 	"slow.example":        {Public},
