@@ -77,19 +77,16 @@ func (p *Phase) groupLimits(l sandbox.Limits) cgroup.Limits {
 	return limits
 }
 
-// BeginNetwork starts the process of the phase's network in the background, unless it runs.
+// BeginNetwork starts the process of the phase's network in the background, unless it runs. A network that was begun for another process ends.
 func (p *Phase) BeginNetwork(n network.Policy) {
-	if !n.HasRules() {
-		return
-	}
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	if p.network != nil && !p.network.policy.Equal(n) { // it was begun for another process
+	if p.network != nil && !p.network.policy.Equal(n) {
 		p.network.end()
 		p.network.close()
-		p.network = nil
+		p.network, p.reserved = nil, 0
 	}
-	if p.network == nil {
+	if p.network == nil && n.HasRules() {
 		p.hasNetwork(n)
 		err := p.applyLimits()
 		if p.network = p.newNetwork(n); err != nil {
@@ -158,9 +155,6 @@ func (p *Phase) awaitNetwork(ctx context.Context, process *sandbox.Process) (cgr
 
 // prepareNetwork begins the network of a process.
 func (p *Phase) prepareNetwork(ctx context.Context, process *sandbox.Process, device *initproto.Device, expected *measure.Program) error {
-	if !process.Network.HasRules() {
-		return nil
-	}
 	d, err := p.Instance.Device(process.Network)
 	if err != nil {
 		return err
@@ -168,9 +162,11 @@ func (p *Phase) prepareNetwork(ctx context.Context, process *sandbox.Process, de
 	if p.Frames == nil {
 		*device = d
 	}
-	p.BeginNetwork(process.Network)
-	p.AwaitNetwork(ctx, process, expected)
-	return nil
+	if p.BeginNetwork(process.Network); process.Network.HasRules() {
+		p.AwaitNetwork(ctx, process, expected)
+		return nil
+	}
+	return p.applyLimits()
 }
 
 // AwaitNetwork has the network of a process awaited while the process waits to be examined.
