@@ -22,17 +22,17 @@ func addNetwork(fs *pflag.FlagSet, p *network.Policy, name, shown, usage string)
 			return nil
 		}}, prefix+flag, usage)
 	}
-	rules("allow", &p.Allow, "allow connections to `HOST[:PORT[,PORT]][/udp]`, repeatable; *.example.com, addresses and prefixes, too",
+	rules("allow", &p.Allow, "allow connections by a `rule`, HOST[:PORT[,PORT]][/udp]; repeatable; *.example.com, addresses and prefixes, too",
 		func(text string) network.Policy { return network.Policy{Allow: []string{text}} })
 	fs.Var(&List{Into: &p.Registries, Commas: true, Check: func(text string) error {
 		return network.Policy{Registries: []string{text}}.Validate()
-	}}, prefix+"allow-registry", "allow package `registries`: "+strings.Join(network.Registries(), ", "))
+	}}, prefix+"allow-registry", "allow the package registries of these `names`: "+strings.Join(network.Registries(), ", "))
 	if prefix != "" || !ofRun {
 		return
 	}
-	rules("deny", &p.Deny, "refuse what matches `HOST[:PORT]` in spite of other rules, repeatable",
+	rules("deny", &p.Deny, "refuse connections by a `rule`, HOST[:PORT[,PORT]][/udp], in spite of others; repeatable",
 		func(text string) network.Policy { return network.Policy{Mode: network.Full, Deny: []string{text}} })
 	fs.BoolVar(&p.DNS, "allow-dns", false, "resolve every name, not only allowed ones; names can carry data out")
-	rules("publish", &p.Publish, "make `[HOSTPORT:]PORT` of the program reachable on 127.0.0.1, repeatable",
+	rules("publish", &p.Publish, "make a `port` of the program reachable on 127.0.0.1: [HOSTPORT:]PORT; repeatable",
 		func(text string) network.Policy { return network.Policy{Publish: []string{text}} })
 }
