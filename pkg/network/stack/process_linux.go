@@ -98,6 +98,7 @@ func serve(socket *net.UnixConn, out *outbox) error {
 	}()
 	out.send(network.Message{Ready: true})
 	_, _ = socket.Read(make([]byte, 1)) // until the supervisor closes its side, or is gone
+	s.Unpublish()
 	s.Settle()
 	report := s.Report()
 	out.send(network.Message{Report: &report})

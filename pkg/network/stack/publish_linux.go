@@ -22,7 +22,7 @@ type Published struct {
 
 // publish accepts connections until the end of the stack.
 func (s *Stack) publish(p Published) {
-	context.AfterFunc(s.ctx, func() { _ = p.Listener.Close() })
+	s.published = append(s.published, p.Listener)
 	s.flows.Go(func() {
 		for {
 			host, err := p.Listener.Accept()
@@ -40,6 +40,13 @@ func (s *Stack) publish(p Published) {
 			})
 		}
 	})
+}
+
+// Unpublish closes the published ports: they are free when it returns.
+func (s *Stack) Unpublish() {
+	for _, l := range s.published {
+		_ = l.Close()
+	}
 }
 
 // connectInside connects a client of the host to a server in the sandbox, which sees the gateway as its client.

@@ -60,6 +60,8 @@ type Stack struct {
 	open   atomic.Int64 // connections, and flows of UDP
 	moved  atomic.Int64
 	tidy   *time.Timer // after the latest connections
+
+	published []net.Listener
 }
 
 // giveBack returns unused memory to the kernel. Each collection halves the stacks that are mostly unused.
@@ -197,6 +199,7 @@ func (s *Stack) Report() network.Report { return s.ledger.report() }
 // Close ends all flows and waits for them.
 func (s *Stack) Close() {
 	s.cancel()
+	s.Unpublish()
 	s.tidy.Stop()
 	s.link.Attach(nil) // ends the goroutine that reads the device
 	s.link.Wait()
