@@ -53,7 +53,7 @@ func inInternet(t *testing.T) bool {
 	for _, at := range []string{public, other} {
 		l, err := net.Listen("tcp", at+":80")
 		must(t, err)
-		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "this is "+at) })} //nolint:gosec
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "this is "+at) })} //nolint:gosec // a test
 		go func() { _ = s.Serve(l) }()
 		t.Cleanup(func() { _ = s.Close() })
 	}
