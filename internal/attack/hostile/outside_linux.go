@@ -11,10 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial tries to reach addresses: pairs of network and address. Datagrams count as sent only when an answer came.
+// dial tries to reach the host's servers: pairs of network and address. They answer with the mark, which no other server knows.
 func dial(args []string) {
 	for i := 0; i+1 < len(args); i += 2 {
-		tellErr(args[i]+" "+args[i+1], reach(args[i], args[i+1]))
+		answer, err := reach(args[i], args[i+1])
+		if name := args[i] + " " + args[i+1]; err == nil && answer != os.Getenv(Variable) {
+			tell(name, AnotherAnswer, answer)
+		} else {
+			tellErr(name, err)
+		}
 	}
 	text, err := os.ReadFile("/proc/net/dev")
 	if err != nil {
@@ -27,10 +32,12 @@ func dial(args []string) {
 	}
 }
 
-func reach(network, address string) error {
+// reach returns the first bytes that a server answers. Only datagrams need an answer to count as sent: a connection without one, and a
+// raw socket, are answered with nothing.
+func reach(network, address string) (answer string, err error) {
 	c, err := net.DialTimeout(network, address, 500*time.Millisecond)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer c.Close()
 	if from := c.LocalAddr(); from != nil && from.String() == address {
@@ -39,11 +46,15 @@ func reach(network, address string) error {
 	_ = c.SetDeadline(time.Now().Add(500 * time.Millisecond))
 	if _, datagrams := c.(net.PacketConn); datagrams && !strings.HasPrefix(network, "unix") {
 		if _, err := c.Write([]byte("hello")); err != nil {
-			return err
+			return "", err
 		}
 	}
-	_, err = c.Read(make([]byte, 16))
-	return err
+	buf := make([]byte, 256)
+	n, err := c.Read(buf)
+	if strings.HasPrefix(network, "tcp") || strings.HasPrefix(network, "ip") {
+		err = nil
+	}
+	return string(buf[:n]), err
 }
 
 // terminal attacks the other users of its terminal.
@@ -90,7 +101,8 @@ func outside(args []string) {
 		case "signal":
 			tellErr("signal", unix.Kill(n, 0))
 		case "abstract":
-			tellErr("abstract socket", reach("unix", value))
+			_, err := reach("unix", value)
+			tellErr("abstract socket", err)
 		case "shmid":
 			_, err := unix.SysvShmAttach(n, 0, unix.SHM_RDONLY)
 			tellErr("shmat", err)

@@ -24,6 +24,9 @@ type Answer struct {
 	Detail string
 }
 
+// AnotherAnswer is what dial got if it connected, or was answered, and not by the host's server.
+const AnotherAnswer = "another answer"
+
 // OK reports whether the attempt succeeded.
 func (a Answer) OK() bool { return a.Got == "ok" }
 
