@@ -87,10 +87,10 @@ func useSandbox(m *sandbox.Manager, spec sandbox.Spec, remove bool) error {
 func Crash(t *testing.T, b sandbox.Backend, tier sandbox.Tier) {
 	instants := 8
 	switch {
-	case testenv.All() && os.Geteuid() == 0:
-		instants = 120
+	case testenv.All() && os.Geteuid() == 0: // eight suites have these: each backend and runtime, forks, pooled sandboxes, networks
+		instants = 60
 	case testenv.All(): // each runtime runs in several ways as an ordinary user
-		instants = 40
+		instants = 20
 	}
 	m := sandbox.NewManager(b, sandbox.Options{})
 	defer m.Close()

@@ -66,7 +66,7 @@ func TestPlainNetworks(t *testing.T) {
 }
 
 func TestRootlessAttack(t *testing.T) {
-	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
+	conformance.TwoPlain(t, func(t *testing.T, p conformance.Plain) {
 		if !p.Cgroups {
 			testenv.NeedAll(t, "the user with cgroups")
 		}
@@ -79,7 +79,7 @@ func TestRootlessPolled(t *testing.T) {
 }
 
 func TestRootlessCrash(t *testing.T) {
-	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
+	conformance.TwoPlain(t, func(t *testing.T, p conformance.Plain) {
 		if !p.Cgroups {
 			testenv.NeedAll(t, "the user with cgroups")
 		}

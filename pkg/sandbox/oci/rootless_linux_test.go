@@ -24,13 +24,15 @@ func asPlainUser(t *testing.T, p conformance.Plain, runtime, obstacle, test stri
 	p.Run(t, needs(t, runtime), obstacle, test, runtimeVariable+"="+runtime)
 }
 
-// everyPlain runs a test as each kind of ordinary user that can have a runtime. A long test is for make test-all.
+// everyPlain runs a test as each kind of ordinary user that can have a runtime. A long test is for make test-all, and has two kinds.
 func everyPlain(t *testing.T, long bool, test string) {
 	t.Helper()
+	each := conformance.EveryPlain
 	if long {
 		testenv.NeedAll(t, "TestRootless")
+		each = conformance.TwoPlain
 	}
-	conformance.EveryPlain(t, func(t *testing.T, p conformance.Plain) {
+	each(t, func(t *testing.T, p conformance.Plain) {
 		t.Run("runc", func(t *testing.T) { asPlainUser(t, p, "runc", "", test) })
 		if p.Cgroups && p.SubIDs { // others are refused: TestPlainRefusals
 			t.Run("runsc", func(t *testing.T) { asPlainUser(t, p, "runsc", "", test) })
