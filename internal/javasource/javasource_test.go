@@ -83,7 +83,7 @@ func TestScanIsLinear(t *testing.T) {
 				}
 				return best
 			}
-			const n = 10_000
+			const n = 3_000
 			if few, many := measure(source(n)), measure(source(16*n)); many > 80*few+time.Second {
 				t.Errorf("%v for %d, %v for %d", few, n, many, 16*n)
 			}

@@ -412,7 +412,7 @@ func TestForkBadInterpreter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	prepare := func(script string, mode os.FileMode, owner int) error {
+	prepare := func(script string, mode os.FileMode, owner int, timeout time.Duration) error {
 		t.Helper()
 		file := dir + "/interpreter"
 		_ = os.Remove(file)
@@ -423,7 +423,7 @@ func TestForkBadInterpreter(t *testing.T) {
 		spec, p := warmSpec(), warmProcess()
 		spec.Root.Add = []sandbox.Mount{{Source: dir, Target: "/opt/interpreter"}}
 		p.Args[0] = "/opt/interpreter/interpreter"
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		z, err := b.Prepare(ctx, spec, p)
 		if err == nil {
@@ -432,7 +432,7 @@ func TestForkBadInterpreter(t *testing.T) {
 		return err
 	}
 	const python = "#!/bin/sh\nexec " + pythonPath + ` "$@"` + "\n"
-	if err := prepare(python, 0o755, 0); err != nil {
+	if err := prepare(python, 0o755, 0, time.Minute); err != nil {
 		t.Errorf("root's: %v", err)
 	}
 	for name, c := range map[string]struct {
@@ -452,7 +452,11 @@ func TestForkBadInterpreter(t *testing.T) {
 		"says something else": {"#!/bin/sh\n[ $SANDBOX_RUN_PATHS ] && exec " + pythonPath + " \"$@\"\nexec " + pythonPath +
 			" -I -c 'import socket; socket.socket(fileno=0).send(b\"what\")'\n", 0o755, 0, "what"},
 	} {
-		if err := prepare(c.script, c.mode, c.owner); err == nil || !strings.Contains(err.Error(), c.says) {
+		timeout := time.Minute
+		if c.says == "deadline" {
+			timeout = 2 * time.Second
+		}
+		if err := prepare(c.script, c.mode, c.owner, timeout); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

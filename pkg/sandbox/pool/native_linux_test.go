@@ -204,6 +204,7 @@ func cacheDir(t testing.TB) string {
 
 // A pool over the real backend keeps every promise of it.
 func TestNativeConformance(t *testing.T) {
+	testenv.NeedAll(t, "TestNativeHit, TestNativeQuick, TestNativeUnwell, and the backend's own TestConformance")
 	dir := cacheDir(t)
 	conformance.Run(t, func(t *testing.T) sandbox.Backend {
 		b, err := native.New(native.Options{CacheDir: dir})
