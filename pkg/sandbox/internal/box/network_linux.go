@@ -64,7 +64,7 @@ func (n *phaseNetwork) close() {
 // hasNetwork notes before the first process of a phase that there will be a network: its threads count in the limit of processes.
 func (p *Phase) hasNetwork(n network.Policy) {
 	if n.HasRules() {
-		p.reserved = network.MaxThreads
+		p.reserved.Store(network.MaxThreads)
 	}
 }
 
@@ -72,7 +72,7 @@ func (p *Phase) hasNetwork(n network.Policy) {
 func (p *Phase) groupLimits(l sandbox.Limits) cgroup.Limits {
 	limits := p.Instance.Host.Limits(l)
 	if limits.Pids > 0 {
-		limits.Pids += p.reserved
+		limits.Pids += int(p.reserved.Load())
 	}
 	return limits
 }
@@ -84,7 +84,8 @@ func (p *Phase) BeginNetwork(n network.Policy) {
 	if p.network != nil && !p.network.policy.Equal(n) {
 		p.network.end()
 		p.network.close()
-		p.network, p.reserved = nil, 0
+		p.network = nil
+		p.reserved.Store(0)
 	}
 	if p.network == nil && n.HasRules() {
 		p.hasNetwork(n)
@@ -148,7 +149,7 @@ func (p *Phase) awaitNetwork(ctx context.Context, process *sandbox.Process) (cgr
 		return p.applied, err
 	}
 	n.config = network.Config{Policy: n.policy, Bounds: p.Instance.Spec.Bounds, Limits: process.Limits.Network()}
-	p.reserved = n.process.Threads()
+	p.reserved.Store(int64(n.process.Threads()))
 	err := p.applyLimits()
 	return p.applied, err
 }

@@ -64,8 +64,8 @@ type Phase struct {
 	name       string
 	limits     sandbox.Limits
 	applied    cgroup.Limits         // of Group
-	reserved   int                   // threads of the network, in addition to the limit of processes
-	networking sync.Mutex            // guards network and reserved; locked while they are set up
+	reserved   atomic.Int64          // threads of the network, in addition to the limit of processes; set with networking locked
+	networking sync.Mutex            // guards network; locked while it is set up
 	network    *phaseNetwork         // or nil
 	floored    atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
 	killed     atomic.Bool           // by us; an init that is not killed ends with its last process

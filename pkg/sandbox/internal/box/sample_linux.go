@@ -25,7 +25,8 @@ func (p *Phase) sample(st cgroup.Stat, err error) (s monitor.Sample) {
 			Processes: int(st.Pids), ProcessesPeak: int(st.PidsPeak), OOMKills: st.OOMKills, ProcessLimitHits: st.PidsLimitHits,
 		}
 	}
-	s.Processes, s.ProcessesPeak = max(0, s.Processes-p.reserved), max(0, s.ProcessesPeak-p.reserved)
+	reserved := int(p.reserved.Load())
+	s.Processes, s.ProcessesPeak = max(0, s.Processes-reserved), max(0, s.ProcessesPeak-reserved)
 	if p.Instance.Scratch == nil {
 		return s
 	}
