@@ -115,7 +115,7 @@ ramdisk() {
 	mkdir -p "$tree"/{bin,dev,proc,new,modules}
 	cp /usr/bin/busybox "$tree/bin/" && ln -s busybox "$tree/bin/sh"
 	depmod -b "$work/kernel" "$version"
-	for name in virtio_pci virtio_blk overlay loop quota_v2 xfs; do
+	for name in virtio_pci virtio_blk overlay loop quota_v2 xfs veth af_packet; do
 		# A module comes after the modules it needs, which modules.dep lists last first.
 		while read -r path; do
 			[[ -n $(find "$tree/modules" -name "*-${path##*/}") ]] || cp "$modules/$path" "$tree/modules/$((n++))-${path##*/}"

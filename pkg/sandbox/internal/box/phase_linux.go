@@ -191,10 +191,10 @@ func (p *Phase) Finish(ctx context.Context) (monitor.Sample, error) {
 		if p.leaves {
 			defer i.ending.Done()
 		}
+		networkErr := p.endNetwork() // its start in the background has used the files
 		for _, f := range slices.Concat(p.Join, p.Held, []*os.File{p.Born, p.Frames}) {
 			_ = f.Close() // Close of nil is allowed
 		}
-		networkErr := p.endNetwork()
 		defer func() { p.err = errors.Join(p.err, networkErr) }()
 		var stuck error
 		if p.Container != nil {
