@@ -49,6 +49,7 @@ type ScriptError struct {
 	Text    string // the line, shortened if it is very long
 	Column  int    // from 0, in Text; -1 if the whole line is the reason
 	Syntax  bool   // the text is no SQL, and no statement before it was executed
+	NoDisk  bool   // the disk was full. SQLite has taken the statement back, so that it may have room again
 }
 
 func (e *ScriptError) Error() string {
