@@ -70,6 +70,15 @@ func (e *ScriptError) Error() string {
 
 // Run executes the scripts and stops at the first error, which is a *ScriptError unless the kit itself failed.
 func Run(o Options) (err error) {
+	var results *tables.Set
+	if o.Tables != "" {
+		results = &tables.Set{}
+		defer func() { // after the end of a temporary database, which may fill the disk
+			if e := results.WriteFile(o.Tables); e != nil && err == nil {
+				err = e
+			}
+		}()
+	}
 	db, err := open(o.Database)
 	if err != nil {
 		return &ScriptError{File: o.Database, Message: err.Error()}
@@ -79,14 +88,8 @@ func Run(o Options) (err error) {
 	if err := db.execute("PRAGMA synchronous=OFF"); err != nil {
 		return &ScriptError{File: o.Database, Message: err.Error()}
 	}
-	r := &runner{db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: newData(o.Data, o.Database != "" && o.Database != ":memory:")}
-	if o.Tables != "" {
-		r.tables = &tables.Set{}
-		defer func() {
-			if e := r.tables.WriteFile(o.Tables); e != nil && err == nil {
-				err = e
-			}
-		}()
+	r := &runner{
+		db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: newData(o.Data, o.Database != "" && o.Database != ":memory:"), tables: results,
 	}
 	defer func() {
 		if e := r.out.Flush(); e != nil && err == nil {
