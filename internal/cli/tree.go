@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/internal/ignore"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -294,6 +295,9 @@ func (t *tree) readEntry(dir *os.Root, rel string, kind fs.FileMode, siblings []
 	switch {
 	case why != "":
 		t.leaveOut(leftOut{rel, why, false})
+		return nil
+	case !utf8.ValidString(rel): // a sandbox has no file of such a name: plans, results and the HTTP API are JSON
+		t.leaveOut(leftOut{rel, "its name is not UTF-8", true})
 		return nil
 	case broken != nil:
 		t.leaveOut(leftOut{rel, "a link that leads to nothing in the directory", true})

@@ -119,6 +119,10 @@ func TestProblem(t *testing.T) {
 	if !errors.As(error(p), &e) || e.Op != "compile-memory" || p.Error() != "compile-memory: too much; language: x; try: h" {
 		t.Errorf("%v", p)
 	}
+	noKey := &Problem{wire.Problem{Code: wire.CodeUnauthorized, Detail: "d", Hint: "Authorization: Bearer TOKEN"}}
+	if !strings.Contains(noKey.Error(), "; try: --server-key-file FILE") {
+		t.Errorf("%v", noKey)
+	}
 	path, _ := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(503)

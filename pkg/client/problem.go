@@ -53,6 +53,9 @@ var kinds = map[string]error{
 // local returns the problem as an error of the executor. A wrong field has the name of its flag.
 func (p *Problem) local() *sandbox.Error {
 	e := &sandbox.Error{Op: "server", Kind: kinds[p.Code], Hint: flagsIn(p.Hint)}
+	if p.Code == wire.CodeUnauthorized { // the server's hint names the header of a request
+		e.Hint = "--server-key-file FILE, with a key that sandbox-run key create has printed on the server"
+	}
 	text := p.Detail
 	if text == "" {
 		text = p.Title

@@ -476,6 +476,8 @@ fn main() {
 				"println!(\"{:?} {}\", m, P { name: r#\"fn main() {\"# }.name);\n// the end"},
 			out: "{'\\'': 42} fn main() {\n",
 		},
+		{name: "snippet with a byte order mark", req: Request{Code: "\ufeff#![allow(unused)]\nlet x = 1;\nprintln!(\"{}\", 2);\n"},
+			out: "2\n"},
 		{name: "error in a snippet", req: Request{Code: "let x = 1;\nlet y: i32 = \"a\";\n"},
 			verdict: sandbox.VerdictCompileError, code: 1, has: []string{"error[E0308]", "main.rs:2:14"}},
 		{name: "library", req: Request{Code: "pub fn f() {}\n"}, verdict: sandbox.VerdictCompileError, code: 1, has: []string{"E0601"}},

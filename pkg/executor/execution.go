@@ -187,7 +187,7 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 		return false, err
 	}
 	said := PhaseResult{
-		Name: p.Process.Phase, Verdict: x.out.Verdict, ExitCode: x.out.ExitCode(), ProgramExitCode: r.Exit.OwnCode(),
+		Name: p.Process.Phase, Verdict: x.out.Verdict, ExitCode: x.out.ExitCode(), ProgramExitCode: x.out.Exit.OwnCode(),
 		Metrics: r.Metrics, Limits: r.Limits,
 	}
 	if !isRun {
@@ -265,6 +265,10 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	if p.Process.MergeOutput {
 		said.Stderr = said.Stdout
 	}
+	noDisk := p.NoDiskExit != 0 && r.Exit.Code == p.NoDiskExit && (failed || r.Verdict == sandbox.VerdictDiskLimit)
+	if noDisk {
+		r.Exit.Code = 1
+	}
 	switch {
 	case (failed || r.Verdict == sandbox.VerdictSignaled) && p.OutOfMemory != nil && p.OutOfMemory(&said):
 		r.Verdict = sandbox.VerdictMemoryLimit
@@ -274,6 +278,9 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case p.Process.Phase == PhaseCompile && x.overCap():
 		r.Verdict = sandbox.VerdictDiskLimit
 		r.Violations = append(r.Violations, x.plan.Spec.OverCap())
+	case noDisk: // SQLite has taken the statement back, so that the last measurement found room
+		r.Verdict = sandbox.VerdictDiskLimit
+		r.Violations = append(r.Violations, r.Limits.DiskFull())
 	case p.Process.Phase == PhaseCompile, p.SyntaxExit != 0 && r.Exit.Code == p.SyntaxExit:
 		r.Verdict = sandbox.VerdictCompileError
 	case p.Check != nil:

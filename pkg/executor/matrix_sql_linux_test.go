@@ -111,6 +111,19 @@ func TestSQLite(t *testing.T) {
 			req: Request{Code: "create table t as with recursive c(n) as (select 1 union all select n+1 from c limit 100000000) select n, " +
 				"randomblob(1000) as b from c;", Limits: sandbox.Limits{Disk: 16 * sandbox.MiB}, Inputs: named("x.db")},
 			want: want{verdict: sandbox.VerdictDiskLimit, exit: 1}},
+		{name: "disk limit in a temporary database",
+			req: Request{Code: "create table t as with recursive c(i) as (select 1 union all select i+1 from c where i < 100000) select " +
+				"randomblob(1000) as b from c;", Limits: sandbox.Limits{Disk: 16 * sandbox.MiB}},
+			want: want{verdict: sandbox.VerdictDiskLimit, exit: 1},
+			more: func(t *testing.T, r *Result) {
+				if len(r.Notes) > 0 || len(r.Violations) != 1 || r.Violations[0].Kind != "disk" {
+					t.Errorf("notes %q, violations %+v", r.Notes, r.Violations)
+				}
+			}},
+		{name: "no further rowid",
+			req: Request{Code: "create table t(i integer primary key autoincrement); insert into t values (9223372036854775807); " +
+				"insert into t values (null);"},
+			want: want{verdict: sandbox.VerdictNonzeroExit, exit: 1, said: []string{"database or disk is full"}}},
 	})
 	for name, req := range map[string]Request{
 		"args":                    {Language: "sql", Code: "select 1", Args: []string{"x"}},

@@ -132,6 +132,14 @@ const (
 	ViolationPids    = "pids"         // refused forks and threads
 )
 
+// DiskFull is the violation of a program that filled the scratch disk.
+func (l Limits) DiskFull() Violation {
+	return Violation{
+		Kind: "disk", Count: 1, Allow: "--disk, --inodes",
+		Detail: fmt.Sprintf("the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes),
+	}
+}
+
 // violationsOf lists the reached limits, whether or not they decided the verdict.
 func violationsOf(f facts, final monitor.Metrics, l Limits, p network.Policy, stdout, stderr Output) []Violation {
 	var v []Violation
@@ -146,7 +154,9 @@ func violationsOf(f facts, final monitor.Metrics, l Limits, p network.Policy, st
 	add("memory", final.OOMKills, "--memory", "%d process(es) were ended at the memory limit of %s", final.OOMKills, l.Memory)
 	add(ViolationPids, final.ProcessLimitHits, "--pids", "%d fork(s) or thread(s) were refused at the limit of %d", final.ProcessLimitHits,
 		l.Processes)
-	add("disk", once[final.DiskFull], "--disk, --inodes", "the scratch disk of %s and %d inodes was full", l.Disk, l.Inodes)
+	if final.DiskFull {
+		v = append(v, l.DiskFull())
+	}
 	allow, but := "--network localhost", ""
 	if p.HasLoopback() {
 		allow, but = "", " but its loopback"

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -82,6 +83,8 @@ func CheckName(field, p string) error {
 		return sandbox.Invalid(field, "name %q contains a NUL byte", p)
 	case len(p) > 3800: // with the directory above it, the kernel's limit of a path
 		return sandbox.Invalid(field, "name %.40q… is %d bytes long; the most is 3800", p, len(p))
+	case !utf8.ValidString(p):
+		return sandbox.Invalid(field, "name %q is not UTF-8; rename the file", p)
 	case path.IsAbs(p), !fs.ValidPath(p), p == ".":
 		return sandbox.Invalid(field, "name %q is not relative and in its shortest form, without . and ..; write it like src/main.py", p)
 	}

@@ -50,6 +50,8 @@ type Phase struct {
 	Misled func(stderr []byte) bool `json:"-"`
 	// SyntaxExit is the exit code of a kit tool for a program with syntax errors.
 	SyntaxExit int `json:"syntax_exit,omitempty"`
+	// NoDiskExit is the exit code of a kit tool that a full disk stopped. The program's exit code is then 1.
+	NoDiskExit int `json:"no_disk_exit,omitempty"`
 	// OutOfMemory recognises the language's own message for a full heap.
 	OutOfMemory func(*sandbox.Result) bool `json:"-"`
 }

@@ -15,6 +15,7 @@
 //	2   the kit was called wrongly
 //	65  SQL that can not be parsed
 //	70  the kit itself failed
+//	73  SQL that filled the disk
 package command
 
 import (
@@ -23,13 +24,14 @@ import (
 	"io"
 )
 
-// The exit statuses. 65 and 70 are EX_DATAERR and EX_SOFTWARE of sysexits.
+// The exit statuses. 65, 70 and 73 are EX_DATAERR, EX_SOFTWARE and EX_CANTCREAT of sysexits.
 const (
 	statusOK       = 0
 	statusFailed   = 1
 	statusUsage    = 2
 	statusSyntax   = 65
 	statusInternal = 70
+	statusNoDisk   = 73
 )
 
 // Streams are the three standard ones.

@@ -22,8 +22,11 @@ func runSQLite(flags *flag.FlagSet, args []string, s Streams) int {
 	switch {
 	case errors.As(err, &script):
 		fmt.Fprintln(s.Err, err)
-		if script.Syntax {
+		switch {
+		case script.Syntax:
 			return statusSyntax
+		case script.NoDisk:
+			return statusNoDisk
 		}
 		return statusFailed
 	case err != nil:

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"modernc.org/libc"
 	"modernc.org/libc/sys/types"
@@ -61,6 +62,7 @@ type failure struct {
 	code   int32
 	text   string
 	offset int // in the statement's text; -1 if unknown
+	noDisk bool
 }
 
 func (f *failure) Error() string { return f.text }
@@ -78,6 +80,18 @@ func (d *database) err(rc int32) *failure {
 	return &failure{
 		code: rc & 0xff, text: libc.GoString(sqlite3.Xsqlite3_errmsg(d.tls, d.handle)),
 		offset: int(sqlite3.Xsqlite3_error_offset(d.tls, d.handle)),
+		noDisk: rc&0xff == sqlite3.SQLITE_FULL && d.refusedWrite(),
+	}
+}
+
+// refusedWrite reports whether the last system call that failed was refused for lack of disk. SQLITE_FULL alone also means that a table
+// has no further rowid, or that PRAGMA max_page_count was reached.
+func (d *database) refusedWrite() bool {
+	switch errno := syscall.Errno(libc.AtomicLoadPInt32(libc.X__errno_location(d.tls))); errno {
+	case syscall.ENOSPC, syscall.EDQUOT:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -156,6 +170,7 @@ func (s *statement) release() {
 
 // step executes the next step and reports whether there is a row.
 func (s *statement) step() (row bool, err error) {
+	libc.AtomicStorePInt32(libc.X__errno_location(s.db.tls), 0)
 	switch rc := sqlite3.Xsqlite3_step(s.db.tls, s.handle); rc {
 	case sqlite3.SQLITE_ROW:
 		return true, nil

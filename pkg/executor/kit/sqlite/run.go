@@ -93,7 +93,7 @@ func (r *runner) failed(s *script, err error) error {
 		at, exact = s.at+f.offset, true
 	}
 	e := s.fail(at, f.text, exact)
-	e.Syntax = f.syntax() && !r.ran
+	e.Syntax, e.NoDisk = f.syntax() && !r.ran, f.noDisk
 	return e
 }
 

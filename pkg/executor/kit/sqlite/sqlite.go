@@ -49,6 +49,7 @@ type ScriptError struct {
 	Text    string // the line, shortened if it is very long
 	Column  int    // from 0, in Text; -1 if the whole line is the reason
 	Syntax  bool   // the text is no SQL, and no statement before it was executed
+	NoDisk  bool   // the disk was full. SQLite has taken the statement back, so that it may have room again
 }
 
 func (e *ScriptError) Error() string {
@@ -69,6 +70,15 @@ func (e *ScriptError) Error() string {
 
 // Run executes the scripts and stops at the first error, which is a *ScriptError unless the kit itself failed.
 func Run(o Options) (err error) {
+	var results *tables.Set
+	if o.Tables != "" {
+		results = &tables.Set{}
+		defer func() { // after the end of a temporary database, which may fill the disk
+			if e := results.WriteFile(o.Tables); e != nil && err == nil {
+				err = e
+			}
+		}()
+	}
 	db, err := open(o.Database)
 	if err != nil {
 		return &ScriptError{File: o.Database, Message: err.Error()}
@@ -78,14 +88,8 @@ func Run(o Options) (err error) {
 	if err := db.execute("PRAGMA synchronous=OFF"); err != nil {
 		return &ScriptError{File: o.Database, Message: err.Error()}
 	}
-	r := &runner{db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: newData(o.Data, o.Database != "" && o.Database != ":memory:")}
-	if o.Tables != "" {
-		r.tables = &tables.Set{}
-		defer func() {
-			if e := r.tables.WriteFile(o.Tables); e != nil && err == nil {
-				err = e
-			}
-		}()
+	r := &runner{
+		db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: newData(o.Data, o.Database != "" && o.Database != ":memory:"), tables: results,
 	}
 	defer func() {
 		if e := r.out.Flush(); e != nil && err == nil {

@@ -40,11 +40,13 @@ var itemWords = []string{
 	"fn", "struct", "enum", "impl", "trait", "mod", "use", "const", "static", "type", "pub", "extern", "union", "async", "macro_rules", "auto",
 }
 
+const byteOrderMark = "\ufeff"
+
 // wrapSnippet puts a snippet into a main function. ok is false for a text that has a main function, has no statement outside of items, or
 // has brackets that do not match: then the compiler reports what is missing.
 func wrapSnippet(src string) (wrapped string, ok bool) {
 	var (
-		words     = tokens{rest: src}
+		words     = tokens{rest: strings.TrimPrefix(src, byteOrderMark)}
 		begin     = true // of a piece
 		depth     int
 		item      bool // the current piece is one
@@ -68,7 +70,7 @@ func wrapSnippet(src string) (wrapped string, ok bool) {
 		case attribute > 0:
 			if depth < attribute {
 				attribute = 0
-				if !statement && !item && strings.HasPrefix(strings.TrimSpace(src[head:]), "#!") {
+				if !statement && !item && strings.HasPrefix(strings.TrimSpace(strings.TrimPrefix(src[head:], byteOrderMark)), "#!") {
 					head = len(src) - len(words.rest)
 				}
 			}
@@ -95,6 +97,8 @@ func wrapSnippet(src string) (wrapped string, ok bool) {
 	if depth != 0 || !statement {
 		return "", false
 	}
+	// The compiler skips a byte order mark at the beginning of the file only.
+	head = max(head, len(src)-len(strings.TrimPrefix(src, byteOrderMark)))
 	return src[:head] + "fn main() { " + src[head:] + "\n}\n", true
 }
 

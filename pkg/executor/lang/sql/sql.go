@@ -24,6 +24,9 @@ const TablesFile = sandbox.TmpDir + "/.sandbox-run-tables.json"
 // SyntaxExit is the exit code of the kit for a statement with a syntax error.
 const SyntaxExit = 65
 
+// noDiskExit is the exit code of the kit for a statement that filled the disk.
+const noDiskExit = 73
+
 // Version is the version of SQLite in the kit; a test compares them.
 const Version = "3.54.1"
 
@@ -47,7 +50,7 @@ func plan(j *language.Job) error {
 		j.Plan.Notes = append(j.Plan.Notes, several)
 	}
 	run := j.AddRun(append(append(args, "--"), scripts...)...)
-	run.SyntaxExit = SyntaxExit
+	run.SyntaxExit, run.NoDiskExit = SyntaxExit, noDiskExit
 	j.Plan.Version, j.Plan.Tables = Version, TablesFile
 	return nil
 }
