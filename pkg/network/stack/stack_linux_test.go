@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
@@ -252,5 +254,46 @@ func TestQueriesAreNoConnections(t *testing.T) {
 	}
 	if report := w.stack.Report(); len(report.Refused) > 0 {
 		t.Errorf("refused: %+v", report.Refused)
+	}
+}
+
+// A program that leaves no descriptor for the question gets no answer that it can use.
+func TestLocalWithoutDescriptors(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	isLocal := localAddresses()
+	a := netip.MustParseAddr(public)
+	if !isLocal(a) || isLocal(netip.MustParseAddr("93.184.216.99")) {
+		t.Fatal("the kernel is not asked")
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	local := isLocal(a)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !local {
+		t.Error("without a descriptor, an address of this machine is taken for another's")
+	}
+}
+
+// What a client names is not reported at any length: the report would be too long to be sent.
+func TestLongHostIsCut(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	web(t, public+":80")
+	w := newWorld(t, network.Policy{Allow: []string{"good.example"}}, Options{})
+	if got := w.run("get", "http://good.example/", strings.Repeat("a", 60000)); !strings.Contains(got, "error") {
+		t.Errorf("%.100q", got)
+	}
+	if r := w.stack.Report(); len(r.Refused) != 1 || len(r.Refused[0].Reason) > 1000 {
+		t.Errorf("%d refusals", len(r.Refused))
 	}
 }
