@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
 func TestBadRules(t *testing.T) {
@@ -49,6 +51,8 @@ func TestBadRules(t *testing.T) {
 		"fe80::1%eth0":            "zone",
 		strings.Repeat("a", 64):   "longer than 63",
 		strings.Repeat("a.", 200): "the most is 253",
+
+		"example.com:1" + strings.Repeat(",1", 300): "613 bytes; the most is 512",
 	} {
 		for _, list := range []string{"allow", "deny"} {
 			p := Policy{Mode: Allow, Allow: []string{text}}
@@ -206,4 +210,18 @@ func FuzzRule(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What a report does not remember one by one is no part of a policy.
+func TestNeededWithoutOthers(t *testing.T) {
+	r := Report{Destinations: []monitor.Destination{{Host: "a.example", Port: 80, Protocol: "tcp"}, {Host: "others", Connections: 3}}, Lost: 3}
+	if p := r.Needed(); p.Validate() != nil || p.String() != "allow a.example:80" {
+		t.Errorf("needed: %s, %v", p, p.Validate())
+	}
+	for port := range uint16(200) {
+		r.Destinations = append(r.Destinations, monitor.Destination{Host: "a.example", Port: 1000 + port, Protocol: "tcp"})
+	}
+	if err := r.Needed().Validate(); err != nil {
+		t.Errorf("many ports: %.100s", err)
+	}
 }
