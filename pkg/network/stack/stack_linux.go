@@ -141,7 +141,7 @@ func (s *Stack) configure() error {
 		}
 	}
 	s.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s.stack, 0, maxHandshakes, s.acceptTCP).HandlePacket)
-	s.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s.stack, s.acceptUDP).HandlePacket)
+	s.stack.SetTransportProtocolHandler(udp.ProtocolNumber, s.acceptUDP)
 	if err := s.stack.CreateNIC(nic, s.link); err != nil {
 		return fmt.Errorf("make interface: %s", err)
 	}
