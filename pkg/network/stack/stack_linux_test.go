@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,7 @@ func TestReach(t *testing.T) {
 		// N2, N4: an allowed name with a private address, or one of several.
 		{allow("rebound.example:22"), "tcp rebound.example:22 hello", refused},
 		{allow("rebound.example:22", private+":22"), "tcp rebound.example:22 hello", private + ":22 says hello"},
+		{allow("good.example"), "datagrams " + public + ":53", "refused 300"},
 		{allow("rebound.example:443/udp"), "udp rebound.example:443 hello", refused},
 		{allow("private6.example:443/udp"), "udp private6.example:443 hello", refused},
 		{allow("mixed.example:22"), "tcp mixed.example:22 hello", public + ":22 says hello"},
@@ -207,8 +209,7 @@ func TestReach(t *testing.T) {
 			report := w.stack.Report()
 			if isRefused := len(report.Refused) > 0; isRefused != strings.Contains("error "+refused+" "+unknown, c.want) && c.want != other {
 				if !strings.HasPrefix(c.args, "tcp absent") && !strings.HasPrefix(c.args, "tcp silent") && !strings.Contains(c.args, "mixed") &&
-					!strings.Contains(c.args, "rebound") &&
-					!strings.Contains(c.args, "private6") {
+					!strings.Contains(c.args, "rebound") && !strings.HasPrefix(c.args, "datagrams") && !strings.Contains(c.args, "private6") {
 					t.Errorf("report %+v", report)
 				}
 			}
@@ -299,5 +300,31 @@ func TestLongHostIsCut(t *testing.T) {
 	}
 	if r := w.stack.Report(); len(r.Refused) != 1 || len(r.Refused[0].Reason) > 1000 {
 		t.Errorf("%d refusals", len(r.Refused))
+	}
+}
+
+// Connections that are open when the limit of bytes is reached, and those to published ports, pass it no more than others.
+func TestLimitOfBytesIsOfAll(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", public+":10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got atomic.Int64
+	listen(t, l, func(c net.Conn) {
+		n, _ := io.Copy(io.Discard, c)
+		got.Add(n)
+	})
+	const limit = 1000
+	w := newWorld(t, network.Policy{Allow: []string{"good.example:10"}}, Options{Limits: network.Limits{Bytes: limit}})
+	w.run("uploads", "good.example:10", "20", "500")
+	time.Sleep(50 * time.Millisecond)
+	if n := got.Load(); n > limit || n == 0 {
+		t.Errorf("%d bytes with a limit of %d", n, limit)
+	}
+	if r := w.stack.Report(); len(r.Destinations) != 1 || r.Destinations[0].Sent > limit {
+		t.Errorf("%+v", r.Destinations)
 	}
 }

@@ -128,8 +128,12 @@ func (f *flow) copyDatagrams(to, from net.Conn, count func(int) bool) {
 		if err != nil {
 			return
 		}
-		if _, err := to.Write(buffer[:n]); err != nil || !count(n) {
+		if !count(n) {
 			return
 		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+		f.pace(n)
 	}
 }
