@@ -225,3 +225,25 @@ func TestNeededWithoutOthers(t *testing.T) {
 		t.Errorf("many ports: %.100s", err)
 	}
 }
+
+// A prefix names a special address only if it lies in the range that is special.
+func TestWidePrefixes(t *testing.T) {
+	for _, c := range []struct {
+		rule, address string
+		allowed       bool
+	}{
+		{"64.0.0.0/2", "93.184.216.34", true}, {"64.0.0.0/2", "127.0.0.1", false}, {"168.0.0.0/5", "169.254.169.254", false},
+		{"8.0.0.0/6", "10.1.2.3", false}, {"10.0.0.0/8", "10.1.2.3", true}, {"10.1.0.0/16", "10.1.2.3", true},
+		{"169.254.0.0/16", "169.254.169.254", true}, {"169.254.169.254", "169.254.169.254", true}, {"fc00::/8", "fc12::3", true},
+	} {
+		f, err := Policy{Allow: []string{c.rule}}.Compile(Bounds{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, named := range []bool{false, true} {
+			if got := f.ByAddress(netip.MustParseAddr(c.address), TCP, 443, named, false) == nil; got != c.allowed {
+				t.Errorf("%s with --allow %s, named %v: allowed is %v", c.address, c.rule, named, got)
+			}
+		}
+	}
+}
