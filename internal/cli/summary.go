@@ -154,7 +154,7 @@ func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 }
 
 // importantNotes are the prefixes of notes that are printed to a log, too.
-var importantNotes = []string{cleanupNote, executor.AuditNote, language.UnusedNote, hintNote}
+var importantNotes = []string{cleanupNote, sandbox.NetworkNote, executor.AuditNote, language.UnusedNote, hintNote}
 
 // repeatsVerdict reports whether the violation is the one that the verdict names.
 func repeatsVerdict(v sandbox.Violation, verdict sandbox.Verdict) bool {

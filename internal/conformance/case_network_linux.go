@@ -119,6 +119,14 @@ var networkRows = []row{
 		e.reaches(named, true, "tcp "+own[0], "tcp own.example:"+port, "tcp private.example:7", "tcp "+testnet.Private+":7")
 		e.reaches(named, false, "tcp "+testnet.Metadata+":7")
 	}},
+	{"rules: UDP to a name whose addresses are private is refused at once", nil, false, func(e *env) {
+		id := e.networked(network.Policy{Allow: []string{"private.example:7/udp", "private6.example:7/udp"}})
+		for _, a := range []string{"private.example:7", "private6.example:7"} {
+			if got := e.asks(id, "udp", a, "hello"); !strings.HasPrefix(got, "ECONNREFUSED") {
+				e.Errorf("%s: %q", a, got)
+			}
+		}
+	}},
 	{"rules: sandboxes do not see each other", nil, false, func(e *env) {
 		policy := network.Policy{Mode: network.Full}
 		one, other := e.networked(policy), e.networked(policy)

@@ -58,3 +58,15 @@ func special(a netip.Addr) string {
 	}
 	return ""
 }
+
+// specialBits returns how long a prefix has to be to name a special address: as long as that of the widest special range around it.
+// A prefix such as 64.0.0.0/2 is for the internet, and also contains loopback and metadata addresses. 0: an ordinary address.
+func specialBits(a netip.Addr) int {
+	least := 0
+	for _, r := range specialRanges {
+		if r.prefix.Contains(a) && (least == 0 || r.prefix.Bits() < least) {
+			least = r.prefix.Bits()
+		}
+	}
+	return least
+}

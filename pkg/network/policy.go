@@ -312,7 +312,8 @@ func (f *Filter) ByAddress(a netip.Addr, p Protocol, port uint16, named, local b
 	if f.ceiling != nil && f.ceiling.ByAddress(a, p, port, named, local) != nil {
 		return &Refusal{Reason: operator}
 	}
-	if slices.ContainsFunc(f.allow, func(r rule) bool { return r.matchesAddr(a) && r.matchesPort(p, port) }) {
+	least := specialBits(a)
+	if slices.ContainsFunc(f.allow, func(r rule) bool { return r.matchesAddr(a) && r.prefix.Bits() >= least && r.matchesPort(p, port) }) {
 		return nil
 	}
 	refusal := &Refusal{Reason: "not allowed", Allow: suggest(a.String(), p, port)}

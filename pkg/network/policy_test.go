@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 )
 
 func TestBadRules(t *testing.T) {
@@ -49,6 +51,8 @@ func TestBadRules(t *testing.T) {
 		"fe80::1%eth0":            "zone",
 		strings.Repeat("a", 64):   "longer than 63",
 		strings.Repeat("a.", 200): "the most is 253",
+
+		"example.com:1" + strings.Repeat(",1", 300): "613 bytes; the most is 512",
 	} {
 		for _, list := range []string{"allow", "deny"} {
 			p := Policy{Mode: Allow, Allow: []string{text}}
@@ -206,4 +210,40 @@ func FuzzRule(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What a report does not remember one by one is no part of a policy.
+func TestNeededWithoutOthers(t *testing.T) {
+	r := Report{Destinations: []monitor.Destination{{Host: "a.example", Port: 80, Protocol: "tcp"}, {Host: "others", Connections: 3}}, Lost: 3}
+	if p := r.Needed(); p.Validate() != nil || p.String() != "allow a.example:80" {
+		t.Errorf("needed: %s, %v", p, p.Validate())
+	}
+	for port := range uint16(200) {
+		r.Destinations = append(r.Destinations, monitor.Destination{Host: "a.example", Port: 1000 + port, Protocol: "tcp"})
+	}
+	if err := r.Needed().Validate(); err != nil {
+		t.Errorf("many ports: %.100s", err)
+	}
+}
+
+// A prefix names a special address only if it lies in the range that is special.
+func TestWidePrefixes(t *testing.T) {
+	for _, c := range []struct {
+		rule, address string
+		allowed       bool
+	}{
+		{"64.0.0.0/2", "93.184.216.34", true}, {"64.0.0.0/2", "127.0.0.1", false}, {"168.0.0.0/5", "169.254.169.254", false},
+		{"8.0.0.0/6", "10.1.2.3", false}, {"10.0.0.0/8", "10.1.2.3", true}, {"10.1.0.0/16", "10.1.2.3", true},
+		{"169.254.0.0/16", "169.254.169.254", true}, {"169.254.169.254", "169.254.169.254", true}, {"fc00::/8", "fc12::3", true},
+	} {
+		f, err := Policy{Allow: []string{c.rule}}.Compile(Bounds{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, named := range []bool{false, true} {
+			if got := f.ByAddress(netip.MustParseAddr(c.address), TCP, 443, named, false) == nil; got != c.allowed {
+				t.Errorf("%s with --allow %s, named %v: allowed is %v", c.address, c.rule, named, got)
+			}
+		}
+	}
 }

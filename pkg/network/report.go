@@ -47,7 +47,7 @@ func (r *Report) Needed() Policy {
 	type hostKey struct{ host, protocol string }
 	ports := map[hostKey][]uint16{}
 	for _, d := range r.Destinations {
-		if d.Host != PublishedHost {
+		if d.Host != PublishedHost && d.Port != 0 { // without a port: those that were not remembered one by one
 			k := hostKey{d.Host, d.Protocol}
 			ports[k] = append(ports[k], d.Port)
 		}
@@ -55,7 +55,9 @@ func (r *Report) Needed() Policy {
 	p := Policy{Mode: Allow}
 	for k, list := range ports {
 		slices.Sort(list)
-		p.Allow = append(p.Allow, exact(k.host, Protocol(k.protocol), slices.Compact(list)...))
+		for some := range slices.Chunk(slices.Compact(list), 32) { // a rule has a greatest length
+			p.Allow = append(p.Allow, exact(k.host, Protocol(k.protocol), some...))
+		}
 	}
 	slices.Sort(p.Allow)
 	return p

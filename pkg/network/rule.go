@@ -30,6 +30,9 @@ type rule struct {
 	protocol Protocol // empty: both
 }
 
+// maxRule bounds the text of a rule, so that all rules of a policy fit a message (MaxMessage).
+const maxRule = 512
+
 // parseAllow parses HOST[:PORT[,PORT]…][/udp], where HOST is a name, *.name, an address or a CIDR prefix.
 func parseAllow(text string) (rule, error) {
 	r, err := parseRule(text)
@@ -47,6 +50,9 @@ func parseRule(text string) (rule, error) {
 	r := rule{text: text}
 	fail := func(format string, args ...any) (rule, error) {
 		return rule{}, fmt.Errorf("rule %q: %s", text, fmt.Sprintf(format, args...))
+	}
+	if len(text) > maxRule {
+		return rule{}, fmt.Errorf("rule %.40q…: %d bytes; the most is %d", text, len(text), maxRule)
 	}
 	rest := text
 	if before, found := strings.CutSuffix(rest, "/udp"); found {

@@ -12,6 +12,9 @@ var (
 	NetworkLocalhost = network.Policy{Mode: network.Localhost} // a loopback of its own, nothing else
 )
 
+// NetworkNote is the beginning of the note about a network that gave no complete report, above all because it ended.
+const NetworkNote = "network: destinations and refusals are incomplete: "
+
 // ParseNetwork accepts the name of a network mode.
 func ParseNetwork(s string) (network.Mode, error) {
 	m := network.Mode(s)
@@ -43,7 +46,7 @@ func networkViolation(r *network.Refused) Violation {
 func (r *Result) addNetwork(n Networked, p network.Policy) {
 	report, unknown := n.Network()
 	if unknown != "" {
-		r.Notes = append(slices.Clip(r.Notes), "network: destinations and refusals are incomplete: "+unknown)
+		r.Notes = append(slices.Clip(r.Notes), NetworkNote+unknown)
 	}
 	if report == nil {
 		return

@@ -122,8 +122,8 @@ func (r *requests) head(data []byte) (n int, host string, err error) {
 	var hosts, lengths, codings int
 	for _, line := range lines[1:] {
 		key, value, found := strings.Cut(line, ":")
-		if !found || key == "" || strings.ContainsAny(key, " \t") {
-			return 0, "", errNotHTTP // folded lines, too
+		if !found || !isToken(key) {
+			return 0, "", errNotHTTP // folded lines, too; some servers end the head at another character
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(key) {
@@ -151,7 +151,7 @@ func (r *requests) head(data []byte) (n int, host string, err error) {
 	}
 	switch {
 	case codings > 0:
-		if !strings.EqualFold(coding, "chunked") {
+		if !strings.EqualFold(coding, "chunked") || strings.HasSuffix(lines[0], "/1.0") { // some servers have no codings in HTTP/1.0
 			return 0, "", errFraming
 		}
 		r.state = inChunkSize
@@ -174,6 +174,17 @@ func (r *requests) head(data []byte) (n int, host string, err error) {
 	return end + 4, host, nil
 }
 
+// isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
+func isToken(s string) bool {
+	for _, c := range []byte(s) {
+		isLetter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !isLetter && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
 // isMethodStart reports whether data can be the start of a request line: upper-case letters, then a space.
 func isMethodStart(data []byte) bool {
 	for i, c := range data {
@@ -189,7 +200,9 @@ func isMethodStart(data []byte) bool {
 
 func isRequestLine(line []byte) bool {
 	parts := strings.Split(string(line), " ")
-	return len(parts) == 3 && isMethodStart([]byte(parts[0]+" ")) && parts[1] != "" && (parts[2] == "HTTP/1.1" || parts[2] == "HTTP/1.0")
+	isControl := func(r rune) bool { return r < ' ' || r == 0x7f }
+	return len(parts) == 3 && isMethodStart([]byte(parts[0]+" ")) && parts[1] != "" && !strings.ContainsFunc(parts[1], isControl) &&
+		(parts[2] == "HTTP/1.1" || parts[2] == "HTTP/1.0")
 }
 
 // requestHost returns the host without its port. A target with a host of its own must name the same.

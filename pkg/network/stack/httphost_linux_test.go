@@ -65,7 +65,10 @@ func TestRequests(t *testing.T) {
 		"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n",
 		"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", "GET b HTTP/1.1\r\nHost: a\r\n\r\n", "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n" + get, get + "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\n\r\n",
-		"GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", "GET / HTTP/1.1\r\nHost: \r\n\r\n", "GET /" + strings.Repeat("x", maxHead) + " ",
+		"GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", "GET / HTTP/1.1\r\nHost: \r\n\r\n",
+		"GET / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: a\r\n\x0bX: y\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nX\xff: y\r\nContent-Length: 1\r\n\r\nx",
+		"GET /\x0bx HTTP/1.1\r\nHost: a\r\n\r\n", "GET /" + strings.Repeat("x", maxHead) + " ",
 	} {
 		if hosts, _, err := follow(bad, 1000); err == nil {
 			t.Errorf("%.80q was accepted: %q", bad, hosts)

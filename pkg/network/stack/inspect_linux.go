@@ -12,6 +12,9 @@ import (
 // firstBytes is how long a client may take to name its host on an inspected port.
 const firstBytes = 5 * time.Second
 
+// maxNamed is how much of a host that a client names is reported: a longer one could make a report too large to send.
+const maxNamed = 300
+
 // inspector holds back what a program sends until its protocol has named the host of the connection.
 type inspector struct {
 	f     *flow
@@ -88,7 +91,7 @@ func (i *inspector) named(kind, host string) error {
 		return nil
 	}
 	if name, err := network.CanonicalName(host); err != nil || name != i.f.name {
-		return fmt.Errorf("%s %q is not the host of the connection", kind, host)
+		return fmt.Errorf("%s %.*q is not the host of the connection", kind, maxNamed, host)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,8 @@ func isOwnSource(a netip.Addr) bool {
 	})
 }
 
-// withSocket reports whether try succeeds with a new datagram socket.
+// withSocket reports whether try succeeds with a new datagram socket. Without a socket, as when no descriptor is left, the address is taken
+// for one of this machine: a program could otherwise use up the descriptors to reach it.
 func withSocket(a netip.Addr, port int, try func(fd int, at unix.Sockaddr) error) bool {
 	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: a.As16(), Port: port})
 	if a = a.Unmap(); a.Is4() {
@@ -51,7 +53,7 @@ func withSocket(a netip.Addr, port int, try func(fd int, at unix.Sockaddr) error
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return false
+		return !errors.Is(err, unix.EAFNOSUPPORT)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	return try(fd, at) == nil

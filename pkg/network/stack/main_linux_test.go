@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -211,6 +213,41 @@ func program(args []string) int {
 		n, err := c.Read(answer)
 		fmt.Print(string(answer[:n]))
 		return say(err)
+	case "datagrams": // ADDRESS: prints how many of 300 are refused
+		var all []net.Conn
+		for range 300 {
+			c, err := dialer.Dial("udp", args[1])
+			if err != nil {
+				return say(err)
+			}
+			_, _ = c.Write([]byte("x"))
+			all = append(all, c)
+		}
+		refused := 0
+		for _, c := range all {
+			_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, syscall.ECONNREFUSED) {
+				refused++
+			}
+		}
+		fmt.Println("refused", refused)
+		return 0
+	case "uploads": // ADDRESS N BYTES: N connections, then that many bytes over each
+		n, _ := strconv.Atoi(args[2])
+		size, _ := strconv.Atoi(args[3])
+		var all []net.Conn
+		for range n {
+			c, err := dialer.Dial("tcp", args[1])
+			if err != nil {
+				return say(err)
+			}
+			all = append(all, c)
+		}
+		for _, c := range all {
+			_, _ = c.Write(make([]byte, size))
+		}
+		time.Sleep(50 * time.Millisecond)
+		return 0
 	case "tls": // ADDRESS NAME: a handshake
 		c, err := tls.DialWithDialer(dialer, "tcp", args[1], &tls.Config{ServerName: args[2], InsecureSkipVerify: true}) //nolint:gosec // a test
 		if err != nil {

@@ -29,7 +29,7 @@ func (s *Stack) publish(p Published) {
 			if err != nil {
 				return
 			}
-			if s.limits.Connections > 0 && s.open.Load() >= int64(s.limits.Connections) {
+			if s.limits.Connections > 0 && s.open.Load() >= int64(s.limits.Connections) || s.limits.Bytes > 0 && s.moved.Load() >= s.limits.Bytes {
 				_ = host.Close()
 				continue
 			}
@@ -76,7 +76,12 @@ func (f *flow) copyStream(to, from net.Conn, count func(int) bool) {
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
-			if _, failed := to.Write(buffer[:n]); failed != nil || !count(n) {
+			failed := errLimit
+			if count(n) {
+				_, failed = to.Write(buffer[:n])
+				f.pace(n)
+			}
+			if failed != nil {
 				_, _ = to.Close(), from.Close()
 				return
 			}

@@ -140,8 +140,9 @@ func (s *Stack) configure() error {
 			return fmt.Errorf("set TCP options: %s", err)
 		}
 	}
+	s.stack.SetICMPLimit(1e9) // a program waits for an error that is not sent
 	s.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s.stack, 0, maxHandshakes, s.acceptTCP).HandlePacket)
-	s.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s.stack, s.acceptUDP).HandlePacket)
+	s.stack.SetTransportProtocolHandler(udp.ProtocolNumber, s.acceptUDP)
 	if err := s.stack.CreateNIC(nic, s.link); err != nil {
 		return fmt.Errorf("make interface: %s", err)
 	}
@@ -287,13 +288,15 @@ func (f *flow) dial(ctx context.Context) (net.Conn, error) {
 	return nil, err
 }
 
-// count adds to the figures of a flow, and reports whether the limit of bytes allows more. It waits for the limit of the rate.
+// count reports whether the limit of bytes allows a transfer, and adds it to the figures of the flow.
 func (f *flow) count(sent, received int) bool {
-	f.s.ledger.add(f.dest, sent, received)
-	f.s.bucket.wait(f.s.ctx, sent+received)
 	if moved := f.s.moved.Add(int64(sent + received)); f.s.limits.Bytes > 0 && moved > f.s.limits.Bytes {
 		f.refuse(network.Refusal{Reason: fmt.Sprintf("more than %d bytes in all", f.s.limits.Bytes)})
 		return false
 	}
+	f.s.ledger.add(f.dest, sent, received)
 	return true
 }
+
+// pace waits after a transfer of n bytes until the limit of the rate allows the next one.
+func (f *flow) pace(n int) { f.s.bucket.wait(f.s.ctx, n) }

@@ -15,8 +15,11 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/netdev"
@@ -157,6 +160,9 @@ func TestReach(t *testing.T) {
 		// N2, N4: an allowed name with a private address, or one of several.
 		{allow("rebound.example:22"), "tcp rebound.example:22 hello", refused},
 		{allow("rebound.example:22", private+":22"), "tcp rebound.example:22 hello", private + ":22 says hello"},
+		{allow("good.example"), "datagrams " + public + ":53", "refused 300"},
+		{allow("rebound.example:443/udp"), "udp rebound.example:443 hello", refused},
+		{allow("private6.example:443/udp"), "udp private6.example:443 hello", refused},
 		{allow("mixed.example:22"), "tcp mixed.example:22 hello", public + ":22 says hello"},
 		{allow("good.example"), "tcp " + metadata + ":80 hello", refused},
 		{network.Policy{Mode: network.Full}, "tcp " + metadata + ":80 hello", refused},
@@ -190,6 +196,7 @@ func TestReach(t *testing.T) {
 		t.Run(strings.Join(c.policy.Allow, ",")+" "+c.args, func(t *testing.T) {
 			w := newWorld(t, c.policy, Options{})
 			w.host("rebound.example", metadata, private)
+			w.host("private6.example", "fd12::3")
 			w.host("mixed.example", private, public)
 			w.host("six.example", public6)
 			w.host("silent.example", "93.184.216.36")
@@ -202,7 +209,7 @@ func TestReach(t *testing.T) {
 			report := w.stack.Report()
 			if isRefused := len(report.Refused) > 0; isRefused != strings.Contains("error "+refused+" "+unknown, c.want) && c.want != other {
 				if !strings.HasPrefix(c.args, "tcp absent") && !strings.HasPrefix(c.args, "tcp silent") && !strings.Contains(c.args, "mixed") &&
-					!strings.Contains(c.args, "rebound") {
+					!strings.Contains(c.args, "rebound") && !strings.HasPrefix(c.args, "datagrams") && !strings.Contains(c.args, "private6") {
 					t.Errorf("report %+v", report)
 				}
 			}
@@ -252,5 +259,72 @@ func TestQueriesAreNoConnections(t *testing.T) {
 	}
 	if report := w.stack.Report(); len(report.Refused) > 0 {
 		t.Errorf("refused: %+v", report.Refused)
+	}
+}
+
+// A program that leaves no descriptor for the question gets no answer that it can use.
+func TestLocalWithoutDescriptors(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	isLocal := localAddresses()
+	a := netip.MustParseAddr(public)
+	if !isLocal(a) || isLocal(netip.MustParseAddr("93.184.216.99")) {
+		t.Fatal("the kernel is not asked")
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	local := isLocal(a)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !local {
+		t.Error("without a descriptor, an address of this machine is taken for another's")
+	}
+}
+
+// What a client names is not reported at any length: the report would be too long to be sent.
+func TestLongHostIsCut(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	web(t, public+":80")
+	w := newWorld(t, network.Policy{Allow: []string{"good.example"}}, Options{})
+	if got := w.run("get", "http://good.example/", strings.Repeat("a", 60000)); !strings.Contains(got, "error") {
+		t.Errorf("%.100q", got)
+	}
+	if r := w.stack.Report(); len(r.Refused) != 1 || len(r.Refused[0].Reason) > 1000 {
+		t.Errorf("%d refusals", len(r.Refused))
+	}
+}
+
+// Connections that are open when the limit of bytes is reached, and those to published ports, pass it no more than others.
+func TestLimitOfBytesIsOfAll(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", public+":10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got atomic.Int64
+	listen(t, l, func(c net.Conn) {
+		n, _ := io.Copy(io.Discard, c)
+		got.Add(n)
+	})
+	const limit = 1000
+	w := newWorld(t, network.Policy{Allow: []string{"good.example:10"}}, Options{Limits: network.Limits{Bytes: limit}})
+	w.run("uploads", "good.example:10", "20", "500")
+	time.Sleep(50 * time.Millisecond)
+	if n := got.Load(); n > limit || n == 0 {
+		t.Errorf("%d bytes with a limit of %d", n, limit)
+	}
+	if r := w.stack.Report(); len(r.Destinations) != 1 || r.Destinations[0].Sent > limit {
+		t.Errorf("%+v", r.Destinations)
 	}
 }

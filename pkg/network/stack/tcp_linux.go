@@ -174,8 +174,9 @@ func (f *flow) send(guest *guestConn, host *net.TCPConn, abort func()) error {
 		result, err := guest.ep.Read(&w, tcpip.ReadOptions{})
 		var failed error
 		if err == nil {
-			if failed = inspect.pass((*buffer)[:result.Count], host); failed == nil && !f.count(result.Count, 0) {
-				failed = errLimit
+			if failed = errLimit; f.count(result.Count, 0) {
+				failed = inspect.pass((*buffer)[:result.Count], host)
+				f.pace(result.Count)
 			}
 		}
 		m.put(buffer, result.Count)
@@ -237,13 +238,13 @@ func (f *flow) receive(guest *guestConn, host *net.TCPConn) error {
 			}
 			return nil
 		}
-		err = guest.write((*buffer)[:n], ready)
+		if err = errLimit; f.count(0, n) {
+			err = guest.write((*buffer)[:n], ready)
+			f.pace(n)
+		}
 		m.put(buffer, n)
 		if err != nil {
 			return err
-		}
-		if !f.count(0, n) {
-			return errLimit
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // spareThreads is how many threads wait for blocking calls: of name resolution, and of the device.
-const spareThreads = 4
+const spareThreads = 16
 
 // makeThreads makes the threads that this process will need; the runtime keeps and reuses them. They count in the sandbox's limit of
 // processes, which has room for exactly those: a program that uses up its own room can not keep this process from starting a thread.

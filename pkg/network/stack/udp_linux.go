@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
@@ -27,17 +28,17 @@ const maxUDP = 1024
 const maxDatagram = 64 << 10
 
 // acceptUDP takes the first datagram of a flow. It must not block. The answer to a datagram that is not taken is an ICMP error.
-func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
-	id := r.ID()
+func (s *Stack) acceptUDP(id stack.TransportEndpointID, packet *stack.PacketBuffer) bool {
 	f, allowed := s.newFlow(addrOf(id.LocalAddress), id.LocalPort, network.UDP)
 	if !allowed || s.open.Load() >= maxUDP {
 		return false
 	}
 	wq := new(waiter.Queue)
-	ep, err := r.CreateEndpoint(wq)
+	ep, err := udp.NewForwarderRequest(s.stack, id, packet.Clone()).CreateEndpoint(wq)
 	if err != nil {
 		return false
 	}
+	first := packet.Clone()
 	guest := gonet.NewUDPConn(wq, ep)
 	s.open.Add(1)
 	s.flows.Go(func() {
@@ -45,9 +46,19 @@ func (s *Stack) acceptUDP(r *udp.ForwarderRequest) bool {
 		defer func() { _ = guest.Close() }()
 		stop := context.AfterFunc(s.ctx, func() { _ = guest.Close() })
 		defer stop()
-		f.relayUDP(guest)
+		f.relayUDP(guest, first)
 	})
 	return true
+}
+
+// rejectUDP answers a datagram that was taken with the ICMP error of one that is not.
+func (s *Stack) rejectUDP(packet *stack.PacketBuffer) {
+	switch protocol := s.stack.NetworkProtocolInstance(packet.NetworkProtocolNumber).(type) {
+	case stack.RejectIPv4WithHandler:
+		_ = protocol.SendRejectionError(packet, stack.RejectIPv4WithICMPPortUnreachable, true)
+	case stack.RejectIPv6WithHandler:
+		_ = protocol.SendRejectionError(packet, stack.RejectIPv6WithICMPPortUnreachable, true)
+	}
 }
 
 // maxQueries bounds the DNS queries that are being answered. A query beyond it is lost; its program repeats it.
@@ -86,9 +97,13 @@ func (s *Stack) answerQueries() error {
 	return nil
 }
 
-// relayUDP copies datagrams in both directions until nothing is sent for a while.
-func (f *flow) relayUDP(guest *gonet.UDPConn) {
+// relayUDP copies datagrams in both directions until nothing is sent for a while. It releases the first datagram.
+func (f *flow) relayUDP(guest *gonet.UDPConn, first *stack.PacketBuffer) {
 	host, err := f.dial(f.s.ctx)
+	if err != nil {
+		f.s.rejectUDP(first)
+	}
+	first.DecRef()
 	if err != nil {
 		return
 	}
@@ -113,8 +128,12 @@ func (f *flow) copyDatagrams(to, from net.Conn, count func(int) bool) {
 		if err != nil {
 			return
 		}
-		if _, err := to.Write(buffer[:n]); err != nil || !count(n) {
+		if !count(n) {
 			return
 		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+		f.pace(n)
 	}
 }
