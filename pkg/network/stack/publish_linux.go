@@ -29,13 +29,12 @@ func (s *Stack) publish(p Published) {
 			if err != nil {
 				return
 			}
-			if s.limits.Connections > 0 && s.open.Load() >= int64(s.limits.Connections) || s.limits.Bytes > 0 && s.moved.Load() >= s.limits.Bytes {
+			if s.limits.Bytes > 0 && s.moved.Load() >= s.limits.Bytes || !s.enter() {
 				_ = host.Close()
 				continue
 			}
-			s.open.Add(1)
 			s.flows.Go(func() {
-				defer s.open.Add(-1)
+				defer s.leave()
 				s.connectInside(host, p.Port)
 			})
 		}

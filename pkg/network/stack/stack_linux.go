@@ -217,7 +217,7 @@ type flow struct {
 	dest     *monitor.Destination
 }
 
-// newFlow decides on a connection before anything is sent. The refusal is recorded.
+// newFlow decides on a connection before anything is sent, and counts it. The refusal is recorded.
 func (s *Stack) newFlow(a netip.Addr, port uint16, p network.Protocol) (*flow, bool) {
 	f := &flow{s: s, target: netip.AddrPortFrom(a, port), protocol: p}
 	name, own := s.names.find(a)
@@ -226,10 +226,6 @@ func (s *Stack) newFlow(a netip.Addr, port uint16, p network.Protocol) (*flow, b
 		return nil, false
 	}
 	f.name = name
-	if s.limits.Connections > 0 && s.open.Load() >= int64(s.limits.Connections) {
-		f.refuse(network.Refusal{Reason: fmt.Sprintf("more than %d connections at a time", s.limits.Connections)})
-		return nil, false
-	}
 	if s.limits.Bytes > 0 && s.moved.Load() >= s.limits.Bytes {
 		f.refuse(network.Refusal{Reason: fmt.Sprintf("more than %d bytes in all", s.limits.Bytes)})
 		return nil, false
@@ -240,12 +236,26 @@ func (s *Stack) newFlow(a netip.Addr, port uint16, p network.Protocol) (*flow, b
 	} else {
 		refused = s.filter.ByAddress(a, p, port, false, s.isLocal(a))
 	}
+	if refused == nil && !s.enter() {
+		refused = &network.Refusal{Reason: fmt.Sprintf("more than %d connections at a time", s.limits.Connections)}
+	}
 	if refused != nil {
 		f.refuse(*refused)
 		return nil, false
 	}
 	return f, true
 }
+
+// enter counts a connection, unless the limit allows no more. The caller calls leave at its end.
+func (s *Stack) enter() bool {
+	if n := s.open.Add(1); s.limits.Connections > 0 && n > int64(s.limits.Connections) {
+		s.leave()
+		return false
+	}
+	return true
+}
+
+func (s *Stack) leave() { s.open.Add(-1) }
 
 func (f *flow) host() string {
 	if f.name != "" {

@@ -73,17 +73,16 @@ func (s *Stack) acceptTCP(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	s.open.Add(1)
 	// The program is connected when the host is: a host that refuses is one that refuses the program.
 	host, err := f.dial(s.ctx)
 	if err != nil {
-		s.open.Add(-1)
+		s.leave()
 		r.Complete(true)
 		return
 	}
 	guest := acceptGuest(r)
 	if guest == nil {
-		s.open.Add(-1)
+		s.leave()
 		_ = host.Close()
 		return
 	}
@@ -153,7 +152,7 @@ func (f *flow) relay(guest *guestConn, host *net.TCPConn) {
 			stop()
 			_ = host.Close()
 			guest.ep.Close()
-			f.s.open.Add(-1)
+			f.s.leave()
 		}
 	}
 	f.s.flows.Go(func() { finish(f.receive(guest, host)) })

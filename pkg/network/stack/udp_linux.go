@@ -30,19 +30,23 @@ const maxDatagram = 64 << 10
 // acceptUDP takes the first datagram of a flow. It must not block. The answer to a datagram that is not taken is an ICMP error.
 func (s *Stack) acceptUDP(id stack.TransportEndpointID, packet *stack.PacketBuffer) bool {
 	f, allowed := s.newFlow(addrOf(id.LocalAddress), id.LocalPort, network.UDP)
-	if !allowed || s.open.Load() >= maxUDP {
+	if !allowed {
+		return false
+	}
+	if s.open.Load() > maxUDP {
+		s.leave()
 		return false
 	}
 	wq := new(waiter.Queue)
 	ep, err := udp.NewForwarderRequest(s.stack, id, packet.Clone()).CreateEndpoint(wq)
 	if err != nil {
+		s.leave()
 		return false
 	}
 	first := packet.Clone()
 	guest := gonet.NewUDPConn(wq, ep)
-	s.open.Add(1)
 	s.flows.Go(func() {
-		defer s.open.Add(-1)
+		defer s.leave()
 		defer func() { _ = guest.Close() }()
 		stop := context.AfterFunc(s.ctx, func() { _ = guest.Close() })
 		defer stop()
