@@ -127,6 +127,21 @@ var networkRows = []row{
 			}
 		}
 	}},
+	{"rules: what a run has needed is enough for it", nil, false, func(e *env) {
+		id := e.networked(network.Policy{Mode: network.Learn, Allow: []string{testnet.Private + ":7"}})
+		for address, needed := range map[string][]string{
+			"good.example:7":    {"good.example:7"},
+			"private.example:7": {testnet.Private + ":7", "private.example:7"}, // the name, and its address
+		} {
+			res := e.in(id, e.probe("ask", "tcp", address, "hello")...)
+			if res.Needed == nil || !slices.Equal(res.Needed.Allow, needed) {
+				e.Errorf("%s: needed %+v, want %q; %q", address, res.Needed, needed, res.Stdout.Bytes())
+				continue
+			}
+			e.reaches(e.networked(*res.Needed), true, "tcp "+address)
+			e.reaches(e.networked(network.Policy{Allow: needed[:1]}), len(needed) == 1, "tcp "+address) // nothing less is
+		}
+	}},
 	{"rules: sandboxes do not see each other", nil, false, func(e *env) {
 		policy := network.Policy{Mode: network.Full}
 		one, other := e.networked(policy), e.networked(policy)

@@ -317,7 +317,7 @@ func (f *Filter) ByAddress(a netip.Addr, p Protocol, port uint16, named, local b
 		return nil
 	}
 	refusal := &Refusal{Reason: "not allowed", Allow: suggest(a.String(), p, port)}
-	if why := special(a); why != "" && !weakenPrivate {
+	if why := special(a); why != "" && !weakenPrivate { // see IsSpecial
 		refusal.Reason = why + " address"
 	} else if local && !weakenPrivate {
 		refusal.Reason = "address of this machine"
@@ -326,6 +326,9 @@ func (f *Filter) ByAddress(a netip.Addr, p Protocol, port uint16, named, local b
 	}
 	return refusal
 }
+
+// IsSpecial reports whether an address needs a rule of its own, whatever the mode and the name. local: it is one of this machine.
+func IsSpecial(a netip.Addr, local bool) bool { return local || special(a.Unmap().WithZone("")) != "" }
 
 // everything reports whether ordinary hosts need no rule.
 func (f *Filter) everything() bool { return f.mode == Full || f.mode == Learn }

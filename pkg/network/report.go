@@ -11,7 +11,9 @@ import (
 type Report struct {
 	Refused      []Refused             `json:"refused,omitempty"`
 	Destinations []monitor.Destination `json:"destinations,omitempty"`
-	Lost         int                   `json:"lost,omitempty"` // refusals and destinations that did not fit
+	// Special are the addresses of names among the destinations that needed a rule of their own. They have no figures.
+	Special []monitor.Destination `json:"special,omitempty"`
+	Lost    int                   `json:"lost,omitempty"` // refusals and destinations that did not fit
 }
 
 // Refused is a name or a connection that was not allowed.
@@ -46,7 +48,7 @@ const PublishedHost = "published"
 func (r *Report) Needed() Policy {
 	type hostKey struct{ host, protocol string }
 	ports := map[hostKey][]uint16{}
-	for _, d := range r.Destinations {
+	for _, d := range slices.Concat(r.Destinations, r.Special) {
 		if d.Host != PublishedHost && d.Port != 0 { // without a port: those that were not remembered one by one
 			k := hostKey{d.Host, d.Protocol}
 			ports[k] = append(ports[k], d.Port)

@@ -31,12 +31,13 @@ type ledger struct {
 	mu           sync.Mutex
 	refused      map[refusal]int
 	destinations map[destinationKey]*monitor.Destination
+	special      map[destinationKey]bool // addresses of names that needed a rule of their own
 	lost         int
 	onRefusal    func(network.Refused) // called once for each kind of refusal, with mu held
 }
 
 func newLedger(onRefusal func(network.Refused)) *ledger {
-	return &ledger{refused: map[refusal]int{}, destinations: map[destinationKey]*monitor.Destination{}, onRefusal: onRefusal}
+	return &ledger{refused: map[refusal]int{}, destinations: map[destinationKey]*monitor.Destination{}, special: map[destinationKey]bool{}, onRefusal: onRefusal}
 }
 
 func (r refusal) count(n int) network.Refused {
@@ -75,6 +76,19 @@ func (l *ledger) connected(k destinationKey) *monitor.Destination {
 	return d
 }
 
+// needed remembers an address that a rule of its own has admitted.
+func (l *ledger) needed(k destinationKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.special[k]:
+	case len(l.special) >= maxRemembered:
+		l.lost++
+	default:
+		l.special[k] = true
+	}
+}
+
 func (l *ledger) add(d *monitor.Destination, sent, received int) {
 	l.mu.Lock()
 	d.Sent += int64(sent)
@@ -91,6 +105,9 @@ func (l *ledger) report() network.Report {
 	}
 	for _, d := range l.destinations {
 		r.Destinations = append(r.Destinations, *d)
+	}
+	for k := range l.special {
+		r.Special = append(r.Special, monitor.Destination{Host: k.host, Port: k.port, Protocol: string(k.protocol)})
 	}
 	slices.SortFunc(r.Refused, func(a, b network.Refused) int {
 		return cmp.Or(strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Reason, b.Reason))

@@ -292,6 +292,9 @@ func (f *flow) dial(ctx context.Context) (net.Conn, error) {
 		d := net.Dialer{Timeout: dialTimeout / time.Duration(len(candidates)), KeepAlive: -1}
 		if c, err = d.DialContext(ctx, string(f.protocol), netip.AddrPortFrom(a, f.target.Port()).String()); err == nil {
 			f.dest = f.s.ledger.connected(destinationKey{f.host(), f.target.Port(), f.protocol})
+			if f.name != "" && network.IsSpecial(a, f.s.isLocal(a)) {
+				f.s.ledger.needed(destinationKey{a.String(), f.target.Port(), f.protocol})
+			}
 			return c, nil
 		}
 	}
