@@ -136,6 +136,7 @@ func (o *runOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.in, "in", "copy `host[:dest]`, a file or directory, into /workspace; repeatable")
 	fs.Var(&o.out, "out", "copy `pattern[:dir]` out of /workspace, into dir (default the current directory); repeatable")
 	o.boxOptions.addEnvironmentFlags(fs)
+	addFields(fs, executor.GroupCompiling, o.fields())
 	o.workspace.addWorkspaceFlags(fs)
 }
 

@@ -58,6 +58,7 @@ type Group string
 const (
 	GroupLimits    Group = "Limits"
 	GroupSees      Group = "What it sees"
+	GroupCompiling Group = "What compiling sees" // runs only: help shows them in GroupSees
 	GroupStrength  Group = "How strong"
 	GroupOutput    Group = "Input and output"
 	GroupLanguages Group = "Of some languages"
@@ -82,7 +83,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Example: `{"allow": ["api.example.com"]}`,
 		},
 		{
-			Name: "compile_network", Value: &p.CompileNetwork, Group: GroupSees, Shown: string(network.None), Words: "none, allow, full",
+			Name: "compile_network", Value: &p.CompileNetwork, Group: GroupCompiling, Shown: string(network.None), Words: "none, allow, full",
 			Usage: "network `mode` of compiling",
 			Doc:   "Network of compiling, in the same form.",
 		},

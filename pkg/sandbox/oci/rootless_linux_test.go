@@ -95,7 +95,8 @@ func TestPlainCrash(t *testing.T) {
 
 func TestPlainAttack(t *testing.T) {
 	b, runtime, _ := plainBackend(t)
-	known := maps.Clone(otherwise[runtime])
+	known := map[string]struct{ what, why string }{}
+	maps.Copy(known, otherwise[runtime])
 	for _, id := range []string{"N2", "N3", "N4", "N5", "N6", "N7", "N8"} {
 		known[id] = struct{ what, why string }{refusesRules, "containers of an ordinary user have no networks with rules"}
 	}
