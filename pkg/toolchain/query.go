@@ -135,6 +135,7 @@ func Version(text string) string {
 	isPart := func(c byte) bool {
 		return isDigit(c) || c == '.' || c >= 'a' && c <= 'z' || c == '+' || c == '-' || c == '_'
 	}
+	const longest = 64
 	for i := 0; i < len(text); i++ {
 		if !isDigit(text[i]) {
 			continue
@@ -143,8 +144,8 @@ func Version(text string) string {
 		for end < len(text) && isDigit(text[end]) {
 			end++
 		}
-		if end+1 < len(text) && text[end] == '.' && isDigit(text[end+1]) {
-			for end < len(text) && isPart(text[end]) && end-i < 64 {
+		if end+1 < len(text) && end-i < longest-1 && text[end] == '.' && isDigit(text[end+1]) {
+			for end < len(text) && isPart(text[end]) && end-i < longest {
 				end++
 			}
 			return strings.TrimRight(text[i:end], ".-+_")
