@@ -4,8 +4,7 @@ package network
 //
 //	supervisor → config{policy, bounds, limits}   once, with the descriptors of the device and of the listeners of published ports
 //	process    → {started}                        all its threads exist
-//	process    → {ready}                          packets are being handled
-//	process    → {refused}                        the first refusal of a kind
+//	process    → {refused}                        the first refusal of a kind; the stack is built when the first packet comes
 //	supervisor    closes its side                 the sandbox has ended
 //	process    → {report}                         everything; then it exits
 type (
@@ -18,7 +17,6 @@ type (
 	// Message is what the process says. One field is set.
 	Message struct {
 		Started bool     `json:"started,omitempty"`
-		Ready   bool     `json:"ready,omitempty"`
 		Refused *Refused `json:"refused,omitempty"`
 		Report  *Report  `json:"report,omitempty"`
 		Error   string   `json:"error,omitempty"` // it could not start

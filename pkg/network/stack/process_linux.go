@@ -75,6 +75,10 @@ func serve(socket *net.UnixConn, out *outbox) error {
 	if err != nil {
 		return err
 	}
+	if len(filter.Published()) == 0 && !awaitPacket(files[0]) {
+		out.send(network.Message{Report: &network.Report{}})
+		return nil
+	}
 	o := Options{Device: files[0], Filter: filter, Limits: config.Limits}
 	for i, p := range filter.Published() {
 		f := os.NewFile(uintptr(files[1+i]), "listener")
@@ -96,13 +100,23 @@ func serve(socket *net.UnixConn, out *outbox) error {
 			out.send(network.Message{Refused: &r})
 		}
 	}()
-	out.send(network.Message{Ready: true})
 	_, _ = socket.Read(make([]byte, 1)) // until the supervisor closes its side, or is gone
 	s.Unpublish()
 	s.Settle()
 	report := s.Report()
 	out.send(network.Message{Report: &report})
 	return nil // the end of the process closes everything
+}
+
+// awaitPacket waits for the first packet of a program: most programs that end soon send none, and a stack takes longer to build than they
+// run. It returns false if the supervisor closes its side instead.
+func awaitPacket(device int) bool {
+	wanted := []unix.PollFd{{Fd: int32(device), Events: unix.POLLIN}, {Fd: 0, Events: unix.POLLIN}} //nolint:gosec // a descriptor
+	_, err := unix.Poll(wanted, -1)
+	for errors.Is(err, unix.EINTR) {
+		_, err = unix.Poll(wanted, -1)
+	}
+	return err != nil || wanted[0].Revents != 0
 }
 
 // receive reads the configuration, which comes with the device and the listeners of the published ports.

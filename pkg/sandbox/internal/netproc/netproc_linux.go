@@ -57,7 +57,7 @@ type Process struct {
 	socket *os.File
 
 	first   chan network.Refused // the first refusal of each kind
-	news    chan error           // started, then ready: nil, or the reason why it can not
+	news    chan error           // nil: all its threads exist; or the reason why not
 	ended   chan struct{}        // the process has closed its side
 	report  *network.Report      // readable when ended is closed, as is failed
 	failed  error                // why it could not handle packets
@@ -113,7 +113,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	defer func() { _ = unix.Close(pair[1]) }()
 	_ = unix.SetNonblock(pair[0], true)
 	p := &Process{
-		socket: os.NewFile(uintptr(pair[0]), Name), first: make(chan network.Refused, 1<<10), news: make(chan error, 2),
+		socket: os.NewFile(uintptr(pair[0]), Name), first: make(chan network.Refused, 1<<10), news: make(chan error, 1),
 		ended: make(chan struct{}),
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -258,7 +258,7 @@ func (p *Process) read() {
 			p.failed = errors.New(m.Error)
 			p.tell(p.failed)
 			return
-		case m.Started, m.Ready:
+		case m.Started:
 			p.tell(nil)
 		case m.Refused != nil:
 			select {
