@@ -6,8 +6,10 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
@@ -22,6 +24,7 @@ type ExecutorOptions struct {
 	Prestart             bool
 	SharedCache          bool
 	OwnKey               string
+	Registries           deps.Registries
 }
 
 // NewExecutor makes an executor over a manager, with the machine's toolchains, our own tools, and the user's languages, images and cache of
@@ -34,6 +37,7 @@ func NewExecutor(m *sandbox.Manager, e ExecutorOptions) (*executor.Executor, err
 	o := executor.Options{
 		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, EntryPoint: e.EntryPoint, OnPrepare: e.OnPrepare,
 		OnPreparationFailure: e.OnPreparationFailure, Prestart: e.Prestart, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
+		Registries: e.Registries, RegistriesFile: deps.RegistriesFile(), Layers: Layers(),
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {
 		return nil, err
@@ -48,6 +52,20 @@ func NewExecutor(m *sandbox.Manager, e ExecutorOptions) (*executor.Executor, err
 
 // Images returns the images of this user's store.
 func Images() executor.Images { return executor.StoredImages(OpenExistingImages) }
+
+// Layers returns the installed packages of this user; nil for a user without a cache directory.
+func Layers() *deps.Store {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return nil
+	}
+	return &deps.Store{Dir: filepath.Join(dir, "sandbox-run", "deps"), Open: func(create bool) (*image.Store, error) {
+		if create {
+			return OpenImages()
+		}
+		return OpenExistingImages()
+	}}
+}
 
 // imageVariable is the start of the variables that set the image of a language, such as SANDBOX_RUN_IMAGE_PYTHON.
 const imageVariable = "SANDBOX_RUN_IMAGE_"

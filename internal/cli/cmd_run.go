@@ -32,6 +32,7 @@ type runOptions struct {
 	in      List
 	out     List
 	setup   List
+	lock    string // path
 	noCache bool
 	dryRun  bool
 
@@ -106,6 +107,7 @@ func (c *Invocation) addRunFlags(root *cobra.Command, version *bool) *runOptions
 			o.addOutputFlags(fs, c)
 			fs.BoolVarP(version, "version", "V", false, "print the version")
 		}},
+		{string(executor.GroupPackages), o.addPackageFlags},
 		{string(executor.GroupLanguages), o.addLanguageFlags},
 	}.AddTo(root)
 	return o
@@ -138,6 +140,11 @@ func (o *runOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
 	o.boxOptions.addEnvironmentFlags(fs)
 	addFields(fs, executor.GroupCompiling, o.fields())
 	o.workspace.addWorkspaceFlags(fs)
+}
+
+func (o *runOptions) addPackageFlags(fs *pflag.FlagSet) {
+	addFields(fs, executor.GroupPackages, o.fields())
+	fs.StringVar(&o.lock, "lock", "", "install what this `file` says; written if it does not exist")
 }
 
 func (o *runOptions) addLanguageFlags(fs *pflag.FlagSet) {
@@ -270,7 +277,8 @@ func (c *Invocation) executeHere(o *runOptions) error {
 		show.wait.Start(what)
 		return show.wait.End
 	}
-	engine, err := app.NewExecutor(s.manager, app.ExecutorOptions{Audit: s.log, EntryPoint: audit.EntryCLI, OnPrepare: onPrepare})
+	engine, err := app.NewExecutor(s.manager, app.ExecutorOptions{Audit: s.log, EntryPoint: audit.EntryCLI, OnPrepare: onPrepare,
+		Registries: registries{c}})
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ var commands = []subcommand{
 	{name: "receipt", short: "Verify the signed receipts of a server", by: full},
 	{name: "workspace", short: "List, show and remove workspaces", by: full},
 	{name: "image", short: "Fetch, make, list and remove images", by: full},
+	{name: "deps", short: "List, show and remove installed packages", by: full},
 	{name: "serve", short: "Serve the HTTP API", by: full},
 	{name: "key", short: "Make, list and remove API keys of a server", by: full},
 	{name: "setup", short: "Install programs that backends need, such as Docker", by: full},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -31,12 +32,21 @@ type execution struct {
 	input   *inputDigest        // nil if its digest is not recorded
 	refused []sandbox.Violation // names and connections of earlier phases
 
-	keeping chan error // result of the cache addition that runs beside the next phase; or nil
+	layer   *deps.Lease // of an installation, until the plan of the run has its own
+	keeping chan error  // result of the cache addition that runs beside the next phase; or nil
 }
 
 func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 	m := x.e.manager
 	x.out = Result{Language: x.plan.Language, Version: x.plan.Version}
+	release, ok, err := x.havePackages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return &x.out, nil
+	}
+	defer release()
 	phases, made, err := x.compiled()
 	if err != nil {
 		return nil, err
@@ -179,7 +189,9 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	x.out.Notes = notes
 	x.note(r.Notes...)
 	if !isRun {
-		nameCompileFlags(x.out.Violations)
+		if p.Process.Phase == PhaseCompile {
+			nameCompileFlags(x.out.Violations)
+		}
 		x.refused = append(x.refused, refusals(x.out.Violations)...)
 	}
 	x.out.Violations = append(slices.Clip(refused), x.out.Violations...) // compilers, too, may have been refused hosts
@@ -275,6 +287,8 @@ func (x *execution) judge(ctx context.Context, p *Phase) error {
 	case !failed:
 	case r.Exit.Code == language.KitFailed && (p.Process.Args[0] == language.KitPath || p.Process.Args[0] == language.KitCopy):
 		return language.KitError(p.Process.Phase, said.Stderr.Edges(sandbox.OutputMemory))
+	case p.Process.Phase == PhaseInstall:
+		r.Verdict = sandbox.VerdictInstallError
 	case p.Process.Phase == PhaseCompile && x.overCap():
 		r.Verdict = sandbox.VerdictDiskLimit
 		r.Violations = append(r.Violations, x.plan.Spec.OverCap())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -48,6 +49,11 @@ type Options struct {
 	Images Images
 	// Prestart lists in every sandbox.Spec the processes that will start in it (Ahead), for a manager whose backend has a pool.
 	Prestart bool
+	// Layers keeps installed packages, and Registries serves package registries to installations; without them no packages are installed.
+	Layers     *deps.Store
+	Registries deps.Registries
+	// RegistriesFile is the configuration of Registries: another one is another set of layers.
+	RegistriesFile string
 	// DefaultImages are the images of languages, by name. They take precedence over the built-in ones; "none" is no image.
 	DefaultImages map[string]string
 }
@@ -104,11 +110,33 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 			return nil, nil, err
 		}
 	}
+	lease, missing, err := e.findPackages(j)
+	if err != nil {
+		return nil, nil, err
+	}
+	if lease != nil {
+		j.Layer = &lease.Layer
+	}
+	release = func() {
+		j.Image.Close()
+		if lease != nil {
+			lease.Release()
+		}
+	}
 	plan, err := newPlan(j, e.manager.Machine())
-	if err == nil && !e.opts.SharedCache && req.Asker.Key != e.opts.OwnKey {
+	if err != nil {
+		if lease != nil {
+			lease.Release()
+		}
+		return nil, nil, err
+	}
+	if !e.opts.SharedCache && req.Asker.Key != e.opts.OwnKey {
 		plan.tenant = req.Asker.Key
 	}
-	return plan, j.Image.Close, err
+	if plan.install = missing; missing != nil {
+		plan.Notes = append(plan.Notes, "packages are installed first: "+language.Listed(missing.packages.Requirements))
+	}
+	return plan, release, nil
 }
 
 // stampOf distinguishes a file from a later one at the same path.

@@ -61,6 +61,7 @@ const (
 	GroupCompiling Group = "What compiling sees" // runs only: help shows them in GroupSees
 	GroupStrength  Group = "How strong"
 	GroupOutput    Group = "Input and output"
+	GroupPackages  Group = "Packages"
 	GroupLanguages Group = "Of some languages"
 )
 
@@ -134,6 +135,25 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 		{
 			Name: "module", Short: "m", Value: &o.Module, Group: GroupLanguages, Usage: "python: run a `module`, as python -m does",
 			Doc: "python: run a module, as python -m does. Needs neither code nor files.", Example: `"json.tool"`,
+		},
+		{
+			Name: "deps", Value: &o.Deps, Group: GroupPackages, Usage: "install `packages` first, as the language's tool names them: requests==2.31,numpy",
+			Doc:     "Packages to install first, as the language's tool names them, beside those that the program declares.",
+			Example: `["requests==2.31", "numpy"]`,
+		},
+		{
+			Name: "install", Value: &o.Install, Group: GroupPackages, Usage: "install the packages that the program declares",
+			Doc: "Install the packages that the program declares: in requirements.txt, package.json, go.mod, Cargo.toml, or in its source.",
+		},
+		{Name: "lock", Value: &o.Lock, Doc: "Install exactly the packages of this lock, which an earlier result contained."},
+		{Name: "frozen", Value: &o.Frozen, Group: GroupPackages, Usage: "refuse packages whose versions and digests no lock fixes",
+			Doc: "Refuse packages whose versions and digests no lock fixes."},
+		{Name: "deps_refresh", Value: &o.DepsRefresh, Group: GroupPackages, Usage: "resolve again, in place of what an earlier run has installed",
+			Doc: "Resolve again, in place of what an earlier run has installed."},
+		{
+			Name: "allow_install_scripts", Value: &o.AllowInstallScripts, Group: GroupPackages,
+			Usage: "let packages run their install scripts, and be built from source, without a network",
+			Doc:   "Let packages run their install scripts, and be built from source, without a network.",
 		},
 		{Name: "setup", Value: &o.Setup, Group: GroupLanguages, Doc: "sql, postgres: which of files and in to run first."},
 	}

@@ -19,6 +19,8 @@ type Plan struct {
 	toolchain string // changes with every part of the compiler
 	tenant    string // plans of the same tenant share compiled programs; "" is one tenant for all
 	language  *Language
+	install   *installation // packages that are to be installed first; nil: none
+	layer     *language.Layer
 }
 
 // phaseOf returns the phase of this plan that corresponds to a phase of a plan made from it.
@@ -33,6 +35,7 @@ func (p *Plan) phaseOf(made *Plan, phase *Phase) *Phase {
 
 // The names of phases.
 const (
+	PhaseInstall = language.PhaseInstall
 	PhaseCompile = language.PhaseCompile
 	PhaseRun     = language.PhaseRun
 	phaseCheck   = "check"
@@ -108,7 +111,10 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if err := j.Language.Plan(&j.Job); err != nil {
 		return nil, err
 	}
-	plan.toolchain = j.ToolID
+	plan.toolchain, plan.layer = j.ToolID, j.Layer
+	if j.Layer != nil {
+		plan.toolchain += " packages " + j.Layer.ID
+	}
 	// Languages may have added files.
 	for _, f := range j.Files {
 		j.Plan.Files = append(j.Plan.Files, f.Put(j.Inside(f.Path)))

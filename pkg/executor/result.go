@@ -15,6 +15,7 @@ type Result struct {
 	Phases   []PhaseResult
 	Files    []OutputFile
 	Tables   []Table // results of SQL queries
+	Deps     *Deps   // installed packages; nil: none
 	// Evidence is set with an audit log or with Request.Evidence. It is not part of the JSON.
 	Evidence *Evidence
 }
@@ -85,5 +86,6 @@ func (r *Result) with(d sandbox.Document) any {
 		Phases   []PhaseResult `json:"phases"`
 		Files    []OutputFile  `json:"files"`
 		Tables   []Table       `json:"tables,omitempty"`
-	}{d, r.Language, r.Version, r.Phases, files, r.Tables}
+		Deps     *Deps         `json:"deps,omitempty"`
+	}{d, r.Language, r.Version, r.Phases, files, r.Tables, r.Deps}
 }

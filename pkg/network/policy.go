@@ -136,6 +136,8 @@ type Bounds struct {
 	Forbidden  []netip.Prefix      `json:"forbidden,omitempty"`
 	NoPublish  bool                `json:"no_publish,omitempty"`
 	Registries map[string][]string `json:"registries,omitempty"` // rules in place of those of the table
+	// Services are names that lead to a socket of this machine, whatever the port, and are never looked up. They need a rule like any name.
+	Services map[string]netip.AddrPort `json:"services,omitempty"`
 }
 
 // Filter is a compiled policy.
@@ -146,6 +148,7 @@ type Filter struct {
 	forbidden   []netip.Prefix
 	ceiling     *Filter
 	published   []Port
+	services    map[string]netip.AddrPort
 }
 
 // Validate checks the policy as Compile does.
@@ -160,7 +163,7 @@ func (p Policy) Compile(b Bounds) (*Filter, error) {
 		return nil, fmt.Errorf("unknown mode %q; use one of none, localhost, allow, full, learn", p.Mode)
 	}
 	p = p.Complete()
-	f := &Filter{mode: p.Mode, dns: p.DNS, forbidden: b.Forbidden}
+	f := &Filter{mode: p.Mode, dns: p.DNS, forbidden: b.Forbidden, services: b.Services}
 	if !p.HasRules() && p.Equal(Policy{Mode: None, Deny: p.Deny}) && len(p.Deny) > 0 {
 		return nil, errors.New("deny: there is nothing to deny without a network; use the mode full, or allow rules")
 	}
@@ -379,6 +382,12 @@ var (
 // allowed, so that nothing is gained by another one.
 func (f *Filter) Inspects() bool {
 	return !weakenRules && (f.mode == Allow || f.ceiling != nil && f.ceiling.mode == Allow || len(f.deny) > 0)
+}
+
+// Service returns the socket of this machine that a name leads to, if the supervisor has named one.
+func (f *Filter) Service(name string) (at netip.AddrPort, found bool) {
+	at, found = f.services[name]
+	return at, found
 }
 
 // Published are the ports of programs that are reachable from the host's loopback.

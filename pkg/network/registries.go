@@ -20,6 +20,9 @@ var registries = map[string][]string{
 // Registries are the names of all registries.
 func Registries() []string { return slices.Sorted(maps.Keys(registries)) }
 
+// RegistryRules returns the rules of a registry of the table.
+func RegistryRules(name string) []string { return slices.Clone(registries[name]) }
+
 // registryRules returns the rules of a registry: the operator's, or those of the table.
 func registryRules(name string, operators map[string][]string) ([]string, error) {
 	if rules, found := operators[name]; found {

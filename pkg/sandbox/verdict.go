@@ -21,6 +21,7 @@ const (
 	VerdictMemoryLimit    Verdict = "memory_limit"
 	VerdictDiskLimit      Verdict = "disk_limit"
 	VerdictOutputLimit    Verdict = "output_limit"
+	VerdictInstallError   Verdict = "install_error"
 	VerdictCompileError   Verdict = "compile_error"
 	VerdictSignaled       Verdict = "signaled"
 	VerdictNonzeroExit    Verdict = "nonzero_exit"
@@ -103,7 +104,8 @@ var verdictTable = []VerdictInfo{
 		Verdict: VerdictOutputLimit, Code: 143, Violation: ViolationOutput, applies: func(f *facts) bool { return f.outputKilled },
 		Why: "the {who} printed more than {output_limit}; to allow more: --output-limit, or leave out --kill-on-output",
 	},
-	{Verdict: VerdictCompileError, Code: 1, Why: "the {who} does not compile"}, // the executor gives it
+	{Verdict: VerdictInstallError, Code: 1, Why: "the packages can not be installed"}, // the executor gives it
+	{Verdict: VerdictCompileError, Code: 1, Why: "the {who} does not compile"},        // the executor gives it
 	{Verdict: VerdictSignaled, Why: "the {who} was ended by {signal}", applies: func(f *facts) bool { return f.exit.Signal != 0 }},
 	{Verdict: VerdictNonzeroExit, Chosen: true, applies: (*facts).failed},
 	{Verdict: VerdictOK, Chosen: true, applies: func(*facts) bool { return true }},

@@ -39,6 +39,7 @@ type Job struct {
 	Tool     *toolchain.Toolchain
 	ToolID   string // changes with every part of the compiler
 	Image    *Image // on which it runs; nil: this machine
+	Layer    *Layer // installed packages; nil: none
 	Plan     *Plan
 	// RunFiles are files of the run that are neither the program's nor its inputs.
 	RunFiles []sandbox.File

@@ -72,6 +72,8 @@ type Language struct {
 	FindEntry func(files []File, asked string) string
 	// Inspect, if set, reads from the host what the plan needs, and stores it in Job.Inspected.
 	Inspect func(context.Context, *Job) error
+	// Packages, if set, returns how the packages that the program declares are installed; nil if it declares none. It has no side effects.
+	Packages func(*Job) (*Packages, error)
 	// Plan adds phases, files and mounts to the job's plan. It has no side effects.
 	Plan func(*Job) error
 }
@@ -108,4 +110,11 @@ type Options struct {
 	EnableAssertions bool     // java: execute assert statements
 	Module           string   // python: run this module, as python -m does
 	Setup            []string // sql, postgres: files to run first
+
+	Deps                []string // packages, in the form of the language's tool
+	Install             bool     // install what the program declares, too
+	Lock                string   // text of a Lock: install exactly this
+	Frozen              bool     // refuse an installation without a lock
+	DepsRefresh         bool     // do not use what an earlier installation resolved
+	AllowInstallScripts bool     // build packages from source; without a network
 }

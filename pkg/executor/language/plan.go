@@ -31,6 +31,7 @@ const UnusedNote = "not used: "
 
 // The names of phases.
 const (
+	PhaseInstall = "install"
 	PhaseCompile = "compile"
 	PhaseRun     = sandbox.DefaultPhase
 )

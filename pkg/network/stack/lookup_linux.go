@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 )
 
 // lookupTimeout bounds the host's resolver.
@@ -14,7 +16,8 @@ const lookupTimeout = 10 * time.Second
 // lookups asks the host's resolver, and keeps an answer for a moment: a program that connects to a name has just asked for it, and many
 // connect several times. Its addresses are checked for every connection all the same.
 type lookups struct {
-	ask func(ctx context.Context, name string) ([]netip.Addr, error)
+	filter *network.Filter
+	ask    func(ctx context.Context, name string) ([]netip.Addr, error)
 
 	mu    sync.Mutex
 	known map[string]lookup
@@ -31,6 +34,9 @@ const (
 )
 
 func (l *lookups) find(ctx context.Context, name string) ([]netip.Addr, error) {
+	if at, found := l.filter.Service(name); found {
+		return []netip.Addr{at.Addr()}, nil
+	}
 	l.mu.Lock()
 	kept, found := l.known[name]
 	l.mu.Unlock()

@@ -100,7 +100,7 @@ func New(o Options) (*Stack, error) {
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
 		}),
 	}
-	l := &lookups{ask: o.Lookup}
+	l := &lookups{filter: o.Filter, ask: o.Lookup}
 	if l.ask == nil {
 		l.ask = lookupHost
 	}
@@ -270,8 +270,10 @@ func (f *flow) refuse(r network.Refusal) {
 
 // dial connects to the host's side. The addresses of a name are looked up and decided on for every connection.
 func (f *flow) dial(ctx context.Context) (net.Conn, error) {
-	candidates := []netip.Addr{f.target.Addr()}
-	if f.name != "" {
+	candidates, port := []netip.Addr{f.target.Addr()}, f.target.Port()
+	if at, found := f.s.filter.Service(f.name); found {
+		candidates[0], port = at.Addr(), at.Port() // the supervisor's own
+	} else if f.name != "" {
 		list, err := f.s.lookup(ctx, f.name)
 		if err != nil {
 			return nil, err
@@ -290,7 +292,7 @@ func (f *flow) dial(ctx context.Context) (net.Conn, error) {
 	for _, a := range candidates {
 		var c net.Conn
 		d := net.Dialer{Timeout: dialTimeout / time.Duration(len(candidates)), KeepAlive: -1}
-		if c, err = d.DialContext(ctx, string(f.protocol), netip.AddrPortFrom(a, f.target.Port()).String()); err == nil {
+		if c, err = d.DialContext(ctx, string(f.protocol), netip.AddrPortFrom(a, port).String()); err == nil {
 			f.dest = f.s.ledger.connected(destinationKey{f.host(), f.target.Port(), f.protocol})
 			if f.name != "" && network.IsSpecial(a, f.s.isLocal(a)) {
 				f.s.ledger.needed(destinationKey{a.String(), f.target.Port(), f.protocol})

@@ -19,7 +19,7 @@ var Language = language.Language{
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
 	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{mainFile},
 	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test", "module"},
-	FindEntry: findEntry, Inspect: inspect, Plan: plan,
+	FindEntry: findEntry, Inspect: inspect, Packages: packages, Plan: plan,
 }
 
 const mainFile = "__main__.py"
@@ -41,7 +41,7 @@ func plan(j *language.Job) error {
 	if source != j.Dir || (!isNamed && script != nil) {
 		dirs = append(dirs, source)
 	}
-	setPath(j, dirs...)
+	setPath(j, append(dirs, showPackages(j, program)...)...)
 	var run *language.Phase
 	switch {
 	case j.Request.Options.Module != "":
@@ -56,7 +56,7 @@ func plan(j *language.Job) error {
 		run = j.AddRun(program, "-m", module)
 	default:
 		run = j.AddRun(program, j.Inside(j.Entry))
-		if program == j.Tool.Path && source == j.Dir {
+		if program == j.Tool.Path && source == j.Dir && j.Layer == nil {
 			run.Process.Warm = warmStart(j)
 		}
 	}

@@ -1,0 +1,244 @@
+package deps
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/internal/userdir"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// host is the first part of the names of layers in the image store. It is no registry's: .invalid is reserved.
+const host = "packages.sandbox-run.invalid/"
+
+// lockName is the file of a layer with its lock.
+const lockName = "lock.json"
+
+// Store has the layers of a user's image store.
+type Store struct {
+	// Open opens the image store, and makes it if create is set. Without create it returns nil for a store that does not exist.
+	Open func(create bool) (*image.Store, error)
+	// Dir is the directory of locks.
+	Dir string
+}
+
+// Lease is a layer that is kept until Release.
+type Lease struct {
+	language.Layer
+	Release func()
+}
+
+// ErrNotFound: there is no layer of that key.
+var ErrNotFound = errors.New("the packages are not installed")
+
+func name(l string, k Key) string { return host + l + ":" + string(k) }
+
+// Find leases the layer of a key. Its error is ErrNotFound without one.
+func (s *Store) Find(l string, k Key) (*Lease, error) {
+	store, err := s.Open(false)
+	if err != nil {
+		return nil, err
+	}
+	if store == nil {
+		return nil, ErrNotFound
+	}
+	img, err := store.Lookup(name(l, k))
+	if errors.Is(err, image.ErrNotFound) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	return use(store, img)
+}
+
+func use(store *image.Store, img *image.Image) (*Lease, error) {
+	lease, err := store.Use(img)
+	if errors.Is(err, image.ErrNotFound) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := &Lease{Layer: language.Layer{ID: img.ID, Dir: lease.Dir(), Lock: new(language.Lock)}, Release: func() { _ = lease.Close() }}
+	text, err := os.ReadFile(filepath.Join(lease.Dir(), lockName))
+	if err == nil {
+		err = json.Unmarshal(text, found.Lock)
+	}
+	if err != nil {
+		found.Release()
+		return nil, fmt.Errorf("read the lock of layer %s: %w", img.ID, err)
+	}
+	return found, nil
+}
+
+// Lock waits until no other process installs the key's packages, and keeps others from it until the result is closed.
+func (s *Store) Lock(ctx context.Context, k Key) (io.Closer, error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := userdir.OpenDir(s.Dir, userdir.Write)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	// One of a fixed number of files, so that none has to be removed. Keys that share one wait for each other.
+	f, err := dir.Open("lock-"+string(k[:2]), userdir.Write)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := userdir.Lock(f, false, lockInterval)
+		if err == nil {
+			return f, nil
+		}
+		if errors.Is(err, userdir.ErrBusy) {
+			err = ctx.Err()
+		}
+		if err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+	}
+}
+
+const lockInterval = 100 * time.Millisecond
+
+// Add keeps the archive of an installation under a key, with its lock, and leases it.
+func (s *Store) Add(ctx context.Context, k Key, archive io.ReaderAt, size int64, lock *language.Lock) (*Lease, error) {
+	store, err := s.Open(true)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(lock)
+	if err != nil {
+		return nil, err
+	}
+	var second bytes.Buffer
+	w := tar.NewWriter(&second)
+	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: lockName, Mode: 0o644, Size: int64(len(text))})
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, err
+	}
+	layer := func(from io.ReaderAt, size int64) image.Layer {
+		return image.Layer{Open: func(_ context.Context, offset int64) (io.ReadCloser, error) {
+			return io.NopCloser(io.NewSectionReader(from, offset, size-offset)), nil
+		}}
+	}
+	img, err := store.Add(ctx, image.Source{
+		Names: []string{name(lock.Language, k)}, Layers: []image.Layer{layer(archive, size), layer(bytes.NewReader(second.Bytes()), int64(second.Len()))},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return use(store, img)
+}
+
+// Info describes a kept layer.
+type Info struct {
+	ID       string             `json:"id"`
+	Language string             `json:"language"`
+	Keys     []Key              `json:"keys"`
+	Size     int64              `json:"size"`
+	Added    time.Time          `json:"added"`
+	Lock     *language.Lock     `json:"lock,omitempty"`
+	Error    *sandbox.ErrorInfo `json:"error,omitempty"`
+}
+
+// IsLayer reports whether an image of the store is a layer.
+func IsLayer(img *image.Image) bool {
+	return slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, host) })
+}
+
+// List returns all layers, the newest first.
+func (s *Store) List() ([]Info, error) {
+	store, err := s.Open(false)
+	if err != nil || store == nil {
+		return nil, err
+	}
+	images, err := store.List()
+	if err != nil {
+		return nil, err
+	}
+	var list []Info
+	for _, img := range images {
+		if !IsLayer(img) {
+			continue
+		}
+		i := Info{ID: img.ID, Size: img.Size, Added: img.Added}
+		for _, n := range img.Names {
+			if rest, ok := strings.CutPrefix(n, host); ok {
+				l, key, _ := strings.Cut(rest, ":")
+				i.Language, i.Keys = l, append(i.Keys, Key(key))
+			}
+		}
+		if lease, err := use(store, img); err == nil {
+			i.Lock = lease.Lock
+			lease.Release()
+		} else {
+			i.Error = sandbox.Describe(err)
+		}
+		list = append(list, i)
+	}
+	slices.SortFunc(list, func(a, b Info) int { return b.Added.Compare(a.Added) })
+	return list, nil
+}
+
+// shownID is how much of an id people read and write.
+const shownID = 12
+
+// Short returns the beginning of the layer's id.
+func (i *Info) Short() string {
+	hex := strings.TrimPrefix(i.ID, "sha256:")
+	return hex[:min(len(hex), shownID)]
+}
+
+// Get returns the layer whose id begins like that.
+func (s *Store) Get(id string) (*Info, error) {
+	list, err := s.List()
+	if err != nil {
+		return nil, err
+	}
+	var found *Info
+	for n := range list {
+		if id == "" || !strings.HasPrefix(strings.TrimPrefix(list[n].ID, "sha256:"), strings.TrimPrefix(id, "sha256:")) {
+			continue
+		}
+		if found != nil {
+			return nil, sandbox.Errorf(sandbox.ErrInvalid, "layer "+id, "more digits of the id", "several layers have an id that begins so")
+		}
+		found = &list[n]
+	}
+	if found == nil {
+		return nil, sandbox.Errorf(sandbox.ErrNotFound, "layer "+id, "sandbox-run deps list", "there is none with such an id")
+	}
+	return found, nil
+}
+
+// Remove removes a layer. A layer that a sandbox shows stays; the error is then image.ErrInUse.
+func (s *Store) Remove(id string) error {
+	store, err := s.Open(false)
+	if err != nil {
+		return err
+	}
+	if store == nil {
+		return ErrNotFound
+	}
+	_, _, err = store.Remove(id, true)
+	return err
+}

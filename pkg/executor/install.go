@@ -1,0 +1,322 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// installation is a set of packages that a program needs and that no layer has yet.
+type installation struct {
+	key      deps.Key
+	packages *language.Packages
+	plan     *Plan // of the sandbox in which the packages are installed
+}
+
+// Deps describes the packages of a run.
+type Deps struct {
+	Layer    string             `json:"layer"`  // sha256:… of what the sandbox was shown
+	Cached   bool               `json:"cached"` // an earlier run has installed it
+	Packages []language.Package `json:"packages"`
+	Lock     *language.Lock     `json:"-"` // what --lock writes
+}
+
+// installLimits are the limits of an installation. CPUs and memory are those of compilers.
+func installLimits() sandbox.Limits {
+	return sandbox.Limits{
+		Wall: 10 * time.Minute, Disk: 4 * sandbox.GiB, Inodes: 500_000, Processes: 256, OpenFiles: 4096,
+	}
+}
+
+// layerArchive is the archive of a layer in the installing sandbox.
+const layerArchive = sandbox.WorkspaceDir + "/layer.tar"
+
+// asksForPackages reports whether a request wants packages to be there.
+func asksForPackages(o *LanguageOptions) bool { return len(o.Deps) > 0 || o.Install || o.Lock != "" }
+
+// checkPackages refuses options of installations that contradict each other, or that the language does not have.
+func checkPackages(j *job) error {
+	o := &j.Job.Request.Options
+	switch asked := asksForPackages(o); {
+	case !asked && (o.Frozen || o.DepsRefresh || o.AllowInstallScripts):
+		name := map[bool]string{o.Frozen: "frozen", o.DepsRefresh: "deps-refresh", o.AllowInstallScripts: "allow-install-scripts"}[true]
+		return sandbox.Invalid(name, "there are no packages to install; give --deps or --install")
+	case asked && j.Language.Packages == nil:
+		return sandbox.Invalid("deps", "%s has no packages to install", j.Language.Title)
+	case asked && j.Image != nil:
+		return sandbox.Errorf(sandbox.ErrUnsupported, "deps", "leave out --image, or use an image with the packages in it",
+			"packages are installed with this machine's toolchains, and the program runs on the image %s", j.Image.Reference)
+	}
+	return nil
+}
+
+// findPackages finds the layer of the packages that a job needs, or plans their installation. The caller releases the lease.
+func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installation, err error) {
+	o := &j.Job.Request.Options
+	if err := checkPackages(j); err != nil || !asksForPackages(o) {
+		return nil, nil, err
+	}
+	o.Deps = language.JoinRequirements(o.Deps)
+	packages, err := j.Language.Packages(&j.Job)
+	if err != nil || packages == nil {
+		return nil, nil, err
+	}
+	if o.Frozen && !packages.Locked {
+		return nil, nil, sandbox.Errorf(sandbox.ErrInvalid, "frozen", "--lock FILE without --frozen, which writes one",
+			"the program has no lock that fixes the versions and digests of its packages")
+	}
+	if e.opts.Layers == nil {
+		return nil, nil, sandbox.Errorf(sandbox.ErrUnsupported, "deps", "", "this executor keeps no packages")
+	}
+	registries, err := deps.RegistriesDigest(e.opts.RegistriesFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	want := deps.Want{Language: j.Language.Name, Toolchain: j.Tool.ID, Packages: packages, Registries: registries}
+	if !e.opts.SharedCache && j.req.Asker.Key != e.opts.OwnKey {
+		want.Tenant = j.req.Asker.Key
+	}
+	key, err := want.Key()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !o.DepsRefresh || j.req.installed {
+		lease, err = e.opts.Layers.Find(j.Language.Name, key)
+		if !errors.Is(err, deps.ErrNotFound) {
+			return lease, nil, err
+		}
+	}
+	return nil, &installation{key: key, packages: packages, plan: e.installPlan(j, packages)}, nil
+}
+
+// installPlan plans the sandbox of an installation: that of the run without its volumes, variables, inputs and network.
+func (e *Executor) installPlan(j *job, packages *language.Packages) *Plan {
+	p, pol := &Plan{language: j.Language}, j.req.Policy
+	limits, _ := installLimits().Or(sandbox.DefaultCompileLimits()).Clamp(e.manager.Machine())
+	p.Plan = language.Plan{
+		Language: j.Language.Name, Version: j.Tool.Version, Files: packages.Files,
+		Spec: sandbox.Spec{
+			Env: maps.Clone(j.Tool.Env), Limits: limits, Require: pol.Require, Strict: pol.Strict, Scratch: pol.Scratch, Labels: maps.Clone(pol.Labels),
+		},
+	}
+	p.program = len(p.Files)
+	if p.Spec.Env == nil {
+		p.Spec.Env = map[string]string{}
+	}
+	maps.Copy(p.Spec.Env, packages.Env)
+	p.Spec.Root.Add = append(slices.Clone(j.Tool.Mounts), sandbox.Mount{Source: e.opts.Kit, Target: language.KitPath})
+	pack := language.Step{Args: []string{language.KitPath, "pack", "--dir", language.LayerDir, "--out", layerArchive}, Offline: true}
+	for _, s := range append(slices.Clone(packages.Steps), pack) {
+		process := sandbox.Process{Phase: PhaseInstall, Args: s.Args, Env: maps.Clone(s.Env), Workdir: s.Workdir, Limits: limits.OfProcess(), Followed: true,
+			Network: sandbox.NetworkNone}
+		if !s.Offline {
+			process.Network = network.Policy{Mode: network.Allow, Allow: []string{deps.ProxyName + ":80"}}
+		}
+		p.Phases = append(p.Phases, Phase{Process: process})
+	}
+	return p
+}
+
+// installPackages installs what the plan needs, and reports whether that succeeded. If not, x.out is the result.
+func (x *execution) installPackages(ctx context.Context) (ok bool, err error) {
+	in, opts := x.plan.install, &x.e.opts
+	switch {
+	case opts.Registries == nil:
+		return false, sandbox.Errorf(sandbox.ErrUnsupported, "deps", "", "this executor can install no packages")
+	case opts.Kit == "":
+		return false, sandbox.Errorf(sandbox.ErrUnsupported, "sandbox-kit", "make install, or SANDBOX_RUN_KIT=/path/to/sandbox-kit",
+			"installations need it, and it is neither beside sandbox-run nor on PATH")
+	}
+	done := prepared.Hook(opts.OnPrepare).Begin("installing " + language.Listed(in.packages.Requirements))
+	defer done()
+	lock, err := opts.Layers.Lock(ctx, in.key)
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	x.req.installed = true
+	if !x.req.Options.DepsRefresh { // another process may have installed them meanwhile
+		lease, err := opts.Layers.Find(x.plan.Language, in.key)
+		if err == nil {
+			lease.Release()
+		}
+		if !errors.Is(err, deps.ErrNotFound) {
+			return err == nil, err
+		}
+	}
+	access, stop, err := opts.Registries.Open(ctx, in.packages.Registry)
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		for _, why := range stop() {
+			if !ok {
+				x.note("registry: " + why)
+			}
+		}
+	}()
+	return x.runInstallation(ctx, in, access)
+}
+
+// runInstallation runs the steps of an installation in a sandbox of its own, and keeps what they have made.
+func (x *execution) runInstallation(ctx context.Context, in *installation, access *deps.Access) (ok bool, err error) {
+	request := *x.req
+	request.Policy.MergeOutput = false
+	y := &execution{e: x.e, req: &request, plan: in.plan, seq: x.seq}
+	y.out = Result{Language: x.plan.Language, Version: x.plan.Version}
+	if err := fillPlan(in.plan, access); err != nil {
+		return false, err
+	}
+	m := x.e.manager
+	if y.id, err = m.Create(ctx, in.plan.Spec); err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, m.Delete(context.WithoutCancel(ctx), y.id)) }()
+	if err := m.Put(ctx, y.id, in.plan.Files); err != nil {
+		return false, err
+	}
+	steps := in.plan.Phases
+	for i := range steps {
+		ok, err := y.phase(ctx, &steps[i])
+		x.seq = y.seq
+		if err != nil {
+			y.out.Close()
+			return false, err
+		}
+		if !ok {
+			if y.out.Verdict == sandbox.VerdictNonzeroExit && i == len(steps)-1 { // the archive of ours
+				return false, &sandbox.Error{Op: "pack the packages", Err: errors.New(strings.TrimSpace(string(y.out.Stderr.Edges(4 * sandbox.KiB))))}
+			}
+			y.out.Notes = append(y.out.Notes, x.out.Notes...)
+			x.out, x.id = y.out, y.id
+			return false, nil
+		}
+	}
+	y.out.Close()
+	x.out.Phases = y.out.Phases[:len(y.out.Phases)-1]
+	x.refused = y.out.Violations
+	return true, x.keepLayer(ctx, y.id, in, access)
+}
+
+// fillPlan replaces the placeholders of the registry's address.
+func fillPlan(p *Plan, access *deps.Access) error {
+	p.Spec.Bounds = network.Bounds{Services: map[string]netip.AddrPort{deps.ProxyName: access.Address}}
+	p.Files = slices.Clone(p.Files)
+	for i := range p.Files {
+		p.Files[i].Data = []byte(access.Fill(string(p.Files[i].Data)))
+	}
+	fill := func(env map[string]string) {
+		for k, v := range env {
+			env[k] = access.Fill(v)
+		}
+	}
+	fill(p.Spec.Env)
+	for i := range p.Phases {
+		process := &p.Phases[i].Process
+		fill(process.Env)
+		process.Args = slices.Clone(process.Args)
+		for j := range process.Args {
+			process.Args[j] = access.Fill(process.Args[j])
+		}
+	}
+	return nil
+}
+
+// maxLockFile bounds a lock file of a tool.
+const maxLockFile = 32 * sandbox.MiB
+
+// keepLayer copies the archive and the lock files out of the installing sandbox, and adds the layer.
+func (x *execution) keepLayer(ctx context.Context, id string, in *installation, access *deps.Access) error {
+	spool, err := os.CreateTemp(x.e.opts.Layers.Dir, "layer-*")
+	if err != nil {
+		return err
+	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil { // it ends with this process
+		return err
+	}
+	patterns := []string{layerArchive}
+	for _, name := range in.packages.Locks {
+		patterns = append(patterns, path.Join(sandbox.WorkspaceDir, name))
+	}
+	var size int64
+	locks := map[string][]byte{}
+	left, err := x.e.manager.Take(ctx, id, sandbox.Selection{Patterns: patterns, MaxBytes: in.plan.Spec.Limits.Disk},
+		func(f sandbox.File, _ sandbox.Size, r io.Reader) (err error) {
+			if f.Path == layerArchive {
+				size, err = io.Copy(spool, r)
+				return err
+			}
+			text, err := io.ReadAll(io.LimitReader(r, int64(maxLockFile)+1))
+			if err == nil && len(text) > int(maxLockFile) {
+				err = fmt.Errorf("%s is larger than %v", f.Path, maxLockFile)
+			}
+			locks[strings.TrimPrefix(f.Path, sandbox.WorkspaceDir+"/")] = []byte(access.Restore(string(text)))
+			return err
+		})
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
+	}
+	if err != nil {
+		return &sandbox.Error{Op: "keep the packages", Err: err}
+	}
+	lock, err := in.packages.ReadLock(locks)
+	if err != nil {
+		return &sandbox.Error{Op: "read what was installed", Err: err}
+	}
+	lock.Language, lock.Version, lock.Platform = x.plan.Language, x.plan.Version, runtime.GOOS+"/"+runtime.GOARCH
+	lock.Requires, lock.Packages = in.packages.Requirements, language.SortPackages(lock.Packages)
+	lease, err := x.e.opts.Layers.Add(ctx, in.key, spool, size, lock)
+	if err != nil {
+		return &sandbox.Error{Op: "keep the packages", Err: err}
+	}
+	x.layer = lease // until the run has its own
+	return nil
+}
+
+// havePackages has the packages of the plan installed, and plans the run again, with them. The caller releases the new plan. If ok is false,
+// x.out is the result.
+func (x *execution) havePackages(ctx context.Context) (release func(), ok bool, err error) {
+	release = func() {}
+	if x.plan.install != nil {
+		if ok, err = x.installPackages(ctx); err != nil || !ok {
+			return nil, false, err
+		}
+		var plan *Plan
+		plan, release, err = x.e.plan(ctx, x.req)
+		if x.layer != nil {
+			x.layer.Release()
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		if plan.install != nil {
+			release()
+			return nil, false, &sandbox.Error{Op: "deps", Err: errors.New("the packages were removed while they were installed"), Hint: "run it again"}
+		}
+		x.plan = plan
+	} else if x.plan.layer != nil {
+		x.out.Phases = append(x.out.Phases, PhaseResult{
+			Name: PhaseInstall, Cached: true, Verdict: sandbox.VerdictOK, ProgramExitCode: new(int),
+		})
+	}
+	if l := x.plan.layer; l != nil {
+		x.out.Deps = &Deps{Layer: l.ID, Cached: !x.req.installed, Packages: l.Lock.Packages, Lock: l.Lock}
+	}
+	return release, true, nil
+}
