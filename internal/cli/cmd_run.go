@@ -203,6 +203,9 @@ func (o *runOptions) complete(c *Invocation, flags *pflag.FlagSet) error {
 	if o.selected.include, err = readPatterns("include", o.include.Values); err != nil {
 		return err
 	}
+	if err := o.readLock(); err != nil {
+		return err
+	}
 	for _, text := range o.in.Values {
 		files, left, err := readInput(text, o.selected)
 		if err != nil {
@@ -346,6 +349,10 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 		result.Notes = append(result.Notes, hintNote+hint)
 	}
 	copied := o.copyFilesOut(result.Files, c.format != FormatText)
+	if err := o.writeLock(result.Deps); err != nil {
+		result.Notes = append(result.Notes, cleanupNote+err.Error())
+		copied.failed = true
+	}
 	if copied.failed && result.ExitCode() == 0 {
 		result.Code = codeOurs
 	}
@@ -416,7 +423,7 @@ func (c *Invocation) printWhole(o *boxOptions, r *sandbox.Result, show *outputPr
 		}
 	}
 	stdout := show.out
-	if r.Phase == executor.PhaseCompile {
+	if r.Phase != executor.PhaseRun {
 		stdout = show.err
 	}
 	for _, stream := range []struct {

@@ -2,21 +2,24 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// ListImages lists the images of the store. It does not create a missing store.
+// ListImages lists the images of the store, without the layers of packages. It does not create a missing store.
 func ListImages() ([]*image.Image, error) {
 	store, err := app.OpenExistingImages()
 	if err != nil || store == nil {
 		return nil, err
 	}
-	return store.List()
+	images, err := store.List()
+	return slices.DeleteFunc(images, deps.IsLayer), err
 }
 
 // QuoteArguments joins arguments for messages, and quotes those with blanks or special characters.

@@ -83,7 +83,10 @@ func (l *outputPrinter) printEvent(e sandbox.Event) {
 	switch e.Kind {
 	case sandbox.EventPhase:
 		l.wait.End()
-		if e.Phase == executor.PhaseCompile {
+		switch e.Phase {
+		case executor.PhaseInstall:
+			l.wait.Start("installing packages")
+		case executor.PhaseCompile:
 			l.wait.Start("compiling")
 		}
 		return

@@ -9,10 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/deps"
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -113,9 +113,7 @@ func (o *runOptions) readLock() error {
 		if o.options.Frozen {
 			return sandbox.Errorf(sandbox.ErrInvalid, "lock", "run it once without --frozen, which writes the file", "%s does not exist", o.lock)
 		}
-		if len(o.options.Deps) == 0 {
-			o.options.Install = true
-		}
+		o.options.ReturnLock, o.options.Install = true, o.options.Install || len(o.options.Deps) == 0
 		return nil
 	}
 	if err != nil {
@@ -130,16 +128,15 @@ func (o *runOptions) readLock() error {
 	return nil
 }
 
-// writeLock writes the file of --lock, unless it existed.
-func (o *runOptions) writeLock(lock any) error {
-	text, err := json.MarshalIndent(lock, "", "  ")
-	if err != nil {
-		return err
+// writeLock writes the file of --lock, unless it existed before the run.
+func (o *runOptions) writeLock(d *executor.Deps) error {
+	if o.lock == "" || o.options.Lock != "" || d == nil || d.Lock == "" {
+		return nil
 	}
 	f, err := os.OpenFile(o.lock, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return fmt.Errorf("write the lock: %w", err)
+		return fmt.Errorf("lock: %w", err)
 	}
-	_, err = io.Copy(f, strings.NewReader(string(text)+"\n"))
+	_, err = f.WriteString(d.Lock)
 	return errors.Join(err, f.Close())
 }

@@ -154,7 +154,7 @@ func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 }
 
 // importantNotes are the prefixes of notes that are printed to a log, too.
-var importantNotes = []string{cleanupNote, sandbox.NetworkNote, executor.AuditNote, language.UnusedNote, hintNote}
+var importantNotes = []string{cleanupNote, executor.RegistryNote, sandbox.NetworkNote, executor.AuditNote, language.UnusedNote, hintNote}
 
 // repeatsVerdict reports whether the violation is the one that the verdict names.
 func repeatsVerdict(v sandbox.Violation, verdict sandbox.Verdict) bool {
@@ -220,7 +220,10 @@ func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i
 // whyEnded explains an end that the program did not choose, and names the flag that allows more. It is empty for other ends.
 func (s *outcome) whyEnded(r *sandbox.Result) string {
 	subject, flags := s.noun, "--"
-	if r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError {
+	switch {
+	case r.Phase == executor.PhaseInstall && r.Verdict != sandbox.VerdictInstallError:
+		return "the installation of the packages ended with " + string(r.Verdict) + "; fewer packages, or an operator who allows more"
+	case r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError:
 		subject, flags = "compiler", "--compile-"
 	}
 	info := r.Verdict.Info()

@@ -140,11 +140,15 @@ func (s *Store) Add(ctx context.Context, k Key, archive io.ReaderAt, size int64,
 			return io.NopCloser(io.NewSectionReader(from, offset, size-offset)), nil
 		}}
 	}
+	before, _ := store.Lookup(name(lock.Language, k)) // nil: there is none
 	img, err := store.Add(ctx, image.Source{
 		Names: []string{name(lock.Language, k)}, Layers: []image.Layer{layer(archive, size), layer(bytes.NewReader(second.Bytes()), int64(second.Len()))},
 	})
 	if err != nil {
 		return nil, err
+	}
+	if before != nil && before.ID != img.ID && len(before.Names) == 1 {
+		_, _, _ = store.Remove(before.ID, false) // one that a sandbox shows stays until image prune
 	}
 	return use(store, img)
 }
@@ -230,15 +234,21 @@ func (s *Store) Get(id string) (*Info, error) {
 	return found, nil
 }
 
-// Remove removes a layer. A layer that a sandbox shows stays; the error is then image.ErrInUse.
-func (s *Store) Remove(id string) error {
+// Remove removes a layer. The error is image.ErrInUse for one that a sandbox shows.
+func (s *Store) Remove(i *Info) error {
 	store, err := s.Open(false)
-	if err != nil {
+	if err != nil || store == nil {
 		return err
 	}
-	if store == nil {
-		return ErrNotFound
-	}
-	_, _, err = store.Remove(id, true)
+	_, _, err = store.Remove(i.ID, true)
 	return err
+}
+
+// Prune removes the layers that were added longer ago, unless a sandbox shows them.
+func (s *Store) Prune(ctx context.Context, older time.Duration, dryRun bool) (*image.Report, error) {
+	store, err := s.Open(false)
+	if err != nil || store == nil {
+		return &image.Report{Images: []*image.Image{}}, err
+	}
+	return store.Prune(ctx, image.PruneOptions{All: true, Older: older, DryRun: dryRun, Only: IsLayer})
 }

@@ -146,6 +146,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc: "Install the packages that the program declares: in requirements.txt, package.json, go.mod, Cargo.toml, or in its source.",
 		},
 		{Name: "lock", Value: &o.Lock, Doc: "Install exactly the packages of this lock, which an earlier result contained."},
+		{Name: "return_lock", Value: &o.ReturnLock, Doc: "Have the lock in the result, for later requests."},
 		{Name: "frozen", Value: &o.Frozen, Group: GroupPackages, Usage: "refuse packages whose versions and digests no lock fixes",
 			Doc: "Refuse packages whose versions and digests no lock fixes."},
 		{Name: "deps_refresh", Value: &o.DepsRefresh, Group: GroupPackages, Usage: "resolve again, in place of what an earlier run has installed",

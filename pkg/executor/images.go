@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
@@ -234,7 +235,9 @@ func (s storedImages) Image(_ context.Context, ref string) (*Image, error) {
 	if store == nil {
 		err = image.ErrNotFound
 	} else {
-		img, err = store.Lookup(ref)
+		if img, err = store.Lookup(ref); err == nil && deps.IsLayer(img) {
+			err = image.ErrNotFound // packages of one key's runs are no images for others
+		}
 	}
 	switch {
 	case errors.Is(err, image.ErrNotFound):

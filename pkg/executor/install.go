@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,7 @@ type Deps struct {
 	Layer    string             `json:"layer"`  // sha256:… of what the sandbox was shown
 	Cached   bool               `json:"cached"` // an earlier run has installed it
 	Packages []language.Package `json:"packages"`
-	Lock     *language.Lock     `json:"-"` // what --lock writes
+	Lock     string             `json:"lock,omitempty"` // text of a language.Lock, if the request wants it
 }
 
 // installLimits are the limits of an installation. CPUs and memory are those of compilers.
@@ -42,6 +43,9 @@ func installLimits() sandbox.Limits {
 		Wall: 10 * time.Minute, Disk: 4 * sandbox.GiB, Inodes: 500_000, Processes: 256, OpenFiles: 4096,
 	}
 }
+
+// RegistryNote is the prefix of the note on a request of an installation that was not forwarded to the registry.
+const RegistryNote = "registry: "
 
 // layerArchive is the archive of a layer in the installing sandbox.
 const layerArchive = sandbox.WorkspaceDir + "/layer.tar"
@@ -166,7 +170,7 @@ func (x *execution) installPackages(ctx context.Context) (ok bool, err error) {
 	defer func() {
 		for _, why := range stop() {
 			if !ok {
-				x.note("registry: " + why)
+				x.note(RegistryNote + why)
 			}
 		}
 	}()
@@ -316,7 +320,15 @@ func (x *execution) havePackages(ctx context.Context) (release func(), ok bool, 
 		})
 	}
 	if l := x.plan.layer; l != nil {
-		x.out.Deps = &Deps{Layer: l.ID, Cached: !x.req.installed, Packages: l.Lock.Packages, Lock: l.Lock}
+		x.out.Deps = &Deps{Layer: l.ID, Cached: !x.req.installed, Packages: l.Lock.Packages}
+		if x.req.Options.ReturnLock {
+			text, err := json.MarshalIndent(l.Lock, "", "  ")
+			if err != nil {
+				release()
+				return nil, false, err
+			}
+			x.out.Deps.Lock = string(text) + "\n"
+		}
 	}
 	return release, true, nil
 }

@@ -131,7 +131,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (*Report, error) {
 		if err := ctx.Err(); err != nil {
 			return report, err
 		}
-		if len(r.Names) > 0 && !o.All || o.Older > 0 && time.Since(r.Added) < o.Older {
+		if len(r.Names) > 0 && !o.All || o.Older > 0 && time.Since(r.Added) < o.Older || o.Only != nil && !o.Only(&r.Image) {
 			continue
 		}
 		if o.DryRun {

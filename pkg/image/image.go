@@ -140,6 +140,7 @@ type PruneOptions struct {
 	All    bool          // images with names as well, unless in use
 	Older  time.Duration // only those added longer ago
 	DryRun bool
+	Only   func(*Image) bool // nil: all
 }
 
 // Leftover is a file or directory of a store that belongs to no image. Collect removes it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
 	"github.com/sandbox-run/sandbox-run/internal/cli"
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -326,6 +327,7 @@ belong to no image. Images that sandboxes use are not removed.`,
 			report := &image.Report{}
 			store, err := app.OpenExistingImages()
 			if err == nil && store != nil {
+				o.Only = func(img *image.Image) bool { return !deps.IsLayer(img) }
 				report, err = runInterruptible(func(ctx context.Context) (*image.Report, error) { return store.Prune(ctx, o) })
 			}
 			if err != nil {

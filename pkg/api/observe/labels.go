@@ -43,7 +43,7 @@ const (
 
 var (
 	verdicts = newSet(append(sandbox.Verdicts(), failed)...)
-	phases   = newSet(executor.PhaseCompile, executor.PhaseRun)
+	phases   = newSet(executor.PhaseInstall, executor.PhaseCompile, executor.PhaseRun)
 	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayInteractive)
 	tiers    = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
 	backends = newSet("native", "oci", "docker", "process")

@@ -114,6 +114,7 @@ type Options struct {
 	Deps                []string // packages, in the form of the language's tool
 	Install             bool     // install what the program declares, too
 	Lock                string   // text of a Lock: install exactly this
+	ReturnLock          bool     // the result has the text of the lock
 	Frozen              bool     // refuse an installation without a lock
 	DepsRefresh         bool     // do not use what an earlier installation resolved
 	AllowInstallScripts bool     // build packages from source; without a network
