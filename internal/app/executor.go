@@ -25,6 +25,9 @@ type ExecutorOptions struct {
 	SharedCache          bool
 	OwnKey               string
 	Registries           deps.Registries
+	InstallFrom          []string
+	InstallDisk          sandbox.Size
+	Installations        int
 }
 
 // NewExecutor makes an executor over a manager, with the machine's toolchains, our own tools, and the user's languages, images and cache of
@@ -37,6 +40,7 @@ func NewExecutor(m *sandbox.Manager, e ExecutorOptions) (*executor.Executor, err
 	o := executor.Options{
 		Toolchains: &toolchain.Finder{}, Languages: languages, Audit: e.Audit, EntryPoint: e.EntryPoint, OnPrepare: e.OnPrepare,
 		OnPreparationFailure: e.OnPreparationFailure, Prestart: e.Prestart, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
+		InstallFrom: e.InstallFrom, InstallDisk: e.InstallDisk, Installations: e.Installations,
 		Registries: e.Registries, RegistriesFile: deps.RegistriesFile(), Layers: Layers(),
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {

@@ -143,6 +143,9 @@ func silenceTimeout(req *executor.Request) time.Duration {
 	if compile == 0 {
 		compile = time.Minute
 	}
+	if len(req.Options.Deps) > 0 || req.Options.Install || req.Options.Lock != "" {
+		compile += executor.InstallTime
+	}
 	return wall.Wall + wall.Grace + compile + extraSilence
 }
 

@@ -69,6 +69,9 @@ type Settings struct {
 	Env             []string     `flag:"allow-env"`           // names of variables
 	WritableRoot    bool         `flag:"allow-writable-root"` // of images
 	Images          []string     `flag:"allow-image"`         // references, or prefixes that end in *; empty: all images of the store
+	Packages        []string     `flag:"allow-packages"`      // registries from which requests may install
+	PackagesSize    sandbox.Size `flag:"max-packages-size"`   // of the disk of one installation
+	Installations   int          `flag:"max-installations"`   // at a time
 	Webhooks        bool         `flag:"webhooks"`
 	WebhookHosts    []string     `flag:"webhook-host"` // hosts that may be private or have plain HTTP
 

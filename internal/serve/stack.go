@@ -19,6 +19,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
+	"github.com/sandbox-run/sandbox-run/pkg/deps/registry"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/pool"
@@ -69,6 +71,8 @@ func newStack(ctx context.Context, s *operator.Settings, b sandbox.Backend, chos
 	var err error
 	if e.Executor, err = app.NewExecutor(e.manager, app.ExecutorOptions{
 		Audit: auditLog, EntryPoint: audit.EntryAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: requestcheck.Owner,
+		Registries: registry.Local{File: deps.RegistriesFile()}, InstallFrom: append([]string{}, s.Packages...), InstallDisk: s.PackagesSize,
+		Installations:        s.Installations,
 		OnPreparationFailure: e.logPreparationFailure,
 	}); err != nil {
 		return nil, errors.Join(err, e.close())

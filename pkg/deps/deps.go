@@ -73,9 +73,9 @@ func (w *Want) Key() (Key, error) {
 }
 
 // RegistriesFile returns the path of the user's configuration of registries; "" for a user without a configuration directory.
-// SANDBOX_RUN_REGISTRIES names another file.
+// SANDBOX_RUN_REGISTRIES_FILE names another file.
 func RegistriesFile() string {
-	if name := os.Getenv("SANDBOX_RUN_REGISTRIES"); name != "" {
+	if name := os.Getenv("SANDBOX_RUN_REGISTRIES_FILE"); name != "" {
 		return name
 	}
 	dir, err := os.UserConfigDir()
@@ -91,7 +91,7 @@ func RegistriesDigest(file string) (string, error) {
 		return "", nil
 	}
 	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) && os.Getenv("SANDBOX_RUN_REGISTRIES") == "" {
+	if errors.Is(err, fs.ErrNotExist) && os.Getenv("SANDBOX_RUN_REGISTRIES_FILE") == "" {
 		return "", nil
 	}
 	if err != nil {

@@ -109,6 +109,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		}
 	}
 	x.note(x.plan.Notes...)
+	x.hintPackages()
 	if err := x.takeOutputs(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}

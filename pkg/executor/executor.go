@@ -54,6 +54,11 @@ type Options struct {
 	Registries deps.Registries
 	// RegistriesFile is the configuration of Registries: another one is another set of layers.
 	RegistriesFile string
+	// InstallFrom are the registries from which requests may install; nil: all. InstallDisk is the disk of one installation, and Installations
+	// how many there are at a time; 0: 4 GiB, and any number.
+	InstallFrom   []string
+	InstallDisk   sandbox.Size
+	Installations int
 	// DefaultImages are the images of languages, by name. They take precedence over the built-in ones; "none" is no image.
 	DefaultImages map[string]string
 }
@@ -64,6 +69,7 @@ type Executor struct {
 	opts      Options
 	languages []*Language
 	prepared  prepared.Store // files that toolchains prepare once
+	installs  chan struct{}  // a place for each installation; nil: any number
 }
 
 // New returns an executor that uses a manager. The caller closes the manager.
@@ -71,10 +77,14 @@ func New(m *sandbox.Manager, o Options) *Executor {
 	if o.Toolchains == nil {
 		o.Toolchains = &toolchain.Finder{}
 	}
-	return &Executor{
+	e := &Executor{
 		manager: m, opts: o, languages: append(slices.Clip(o.Languages), builtin()...),
 		prepared: prepared.Store{Root: o.WarmDir, OnFailure: o.OnPreparationFailure},
 	}
+	if o.Installations > 0 {
+		e.installs = make(chan struct{}, o.Installations)
+	}
+	return e
 }
 
 // Plan returns what Execute would do, without doing it.
@@ -132,6 +142,9 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 	}
 	if !e.opts.SharedCache && req.Asker.Key != e.opts.OwnKey {
 		plan.tenant = req.Asker.Key
+	}
+	if j.Language.Packages != nil && j.Image == nil && !asksForPackages(&req.Options) {
+		plan.declared = j.declaredPackages
 	}
 	if plan.install = missing; missing != nil {
 		plan.Notes = append(plan.Notes, "packages are installed first: "+language.Listed(missing.packages.Requirements))

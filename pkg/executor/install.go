@@ -40,12 +40,21 @@ type Deps struct {
 // installLimits are the limits of an installation. CPUs and memory are those of compilers.
 func installLimits() sandbox.Limits {
 	return sandbox.Limits{
-		Wall: 10 * time.Minute, Disk: 4 * sandbox.GiB, Inodes: 500_000, Processes: 256, OpenFiles: 4096,
+		Wall: InstallTime, Disk: 4 * sandbox.GiB, Inodes: 500_000, Processes: 256, OpenFiles: 4096,
 	}
 }
 
+// HintNote is the prefix of the note on what would probably have helped a program that failed.
+const HintNote = "hint: "
+
 // RegistryNote is the prefix of the note on a request of an installation that was not forwarded to the registry.
 const RegistryNote = "registry: "
+
+// InstallTime is the time limit of each step of an installation.
+const InstallTime = 10 * time.Minute
+
+// installWorking is the memory that an ordinary installation takes: npm took 150 MiB for a hundred packages.
+const installWorking = 256 * sandbox.MiB
 
 // layerArchive is the archive of a layer in the installing sandbox.
 const layerArchive = sandbox.WorkspaceDir + "/layer.tar"
@@ -84,6 +93,10 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 		return nil, nil, sandbox.Errorf(sandbox.ErrInvalid, "frozen", "--lock FILE without --frozen, which writes one",
 			"the program has no lock that fixes the versions and digests of its packages")
 	}
+	if from := e.opts.InstallFrom; from != nil && !slices.Contains(from, packages.Registry) {
+		return nil, nil, sandbox.Errorf(sandbox.ErrRefused, "deps", "leave them out, or ask the operator to allow them (allow-packages)",
+			"the operator of this server does not let requests install packages of %s", packages.Registry)
+	}
 	if e.opts.Layers == nil {
 		return nil, nil, sandbox.Errorf(sandbox.ErrUnsupported, "deps", "", "this executor keeps no packages")
 	}
@@ -111,7 +124,7 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 // installPlan plans the sandbox of an installation: that of the run without its volumes, variables, inputs and network.
 func (e *Executor) installPlan(j *job, packages *language.Packages) *Plan {
 	p, pol := &Plan{language: j.Language}, j.req.Policy
-	limits, _ := installLimits().Or(sandbox.DefaultCompileLimits()).Clamp(e.manager.Machine())
+	limits, _ := sandbox.Limits{Disk: e.opts.InstallDisk}.Or(installLimits()).Or(sandbox.DefaultCompileLimits()).Clamp(e.manager.Machine())
 	p.Plan = language.Plan{
 		Language: j.Language.Name, Version: j.Tool.Version, Files: packages.Files,
 		Spec: sandbox.Spec{
@@ -161,6 +174,14 @@ func (x *execution) installPackages(ctx context.Context) (ok bool, err error) {
 		}
 		if !errors.Is(err, deps.ErrNotFound) {
 			return err == nil, err
+		}
+	}
+	if x.e.installs != nil {
+		select {
+		case x.e.installs <- struct{}{}:
+			defer func() { <-x.e.installs }()
+		case <-ctx.Done():
+			return false, ctx.Err()
 		}
 	}
 	access, stop, err := opts.Registries.Open(ctx, in.packages.Registry)
@@ -331,4 +352,35 @@ func (x *execution) havePackages(ctx context.Context) (release func(), ok bool, 
 		}
 	}
 	return release, true, nil
+}
+
+// declaredPackages returns the packages that the program declares.
+func (j *job) declaredPackages() []string {
+	j.Job.Request.Options.Install = true
+	packages, err := j.Language.Packages(&j.Job)
+	if err != nil || packages == nil {
+		return nil
+	}
+	return packages.Requirements
+}
+
+// missingModules are parts of messages about a module that is not there.
+var missingModules = []string{
+	"No module named ", "Cannot find module ", "Cannot find package ", "no required module provides", "unresolved import", "can't find crate",
+	"unresolved module", "does not exist", "ERR_MODULE_NOT_FOUND", "Could not resolve", "no matching package named",
+}
+
+// hintPackages notes that a program which failed for want of a module declares packages that were not installed.
+func (x *execution) hintPackages() {
+	r := &x.out.Result
+	if x.plan.declared == nil || r.Verdict != sandbox.VerdictNonzeroExit && r.Verdict != sandbox.VerdictCompileError {
+		return
+	}
+	said := string(r.Stderr.Edges(sandbox.OutputMemory)) + string(r.Stdout.Edges(sandbox.OutputMemory))
+	if !slices.ContainsFunc(missingModules, func(words string) bool { return strings.Contains(said, words) }) {
+		return
+	}
+	if names := x.plan.declared(); len(names) > 0 {
+		x.note(HintNote + "the program declares packages (" + language.Listed(names) + "), and none were installed; to install them: --install")
+	}
 }

@@ -21,6 +21,7 @@ type Plan struct {
 	language  *Language
 	install   *installation // packages that are to be installed first; nil: none
 	layer     *language.Layer
+	declared  func() []string // packages that the program declares and the request does not install; nil: none are looked for
 }
 
 // phaseOf returns the phase of this plan that corresponds to a phase of a plan made from it.

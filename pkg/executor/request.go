@@ -147,6 +147,9 @@ func (e *Executor) Weight(req Request) Weight {
 		}
 		w.Memory = max(w.Memory, most)
 	}
+	if asksForPackages(&req.Options) {
+		w.Memory = max(w.Memory, installWorking)
+	}
 	if req.OutputSpace != nil {
 		w.Memory += min(copies*run.Output, ownMemory)
 	} else {

@@ -17,6 +17,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/cli"
 	"github.com/sandbox-run/sandbox-run/internal/operator"
 	"github.com/sandbox-run/sandbox-run/internal/serve"
+	"github.com/sandbox-run/sandbox-run/pkg/deps/registry"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -148,6 +149,10 @@ func (o *serveOptions) addAllowFlags(fs *pflag.FlagSet) {
 	fs.Var(&cli.List{Into: &s.Env}, "allow-env", "`name` of a variable of the server that requests may pass on; repeatable")
 	fs.Var(&cli.List{Into: &s.Images}, "allow-image",
 		"`reference` of an image that requests may use, or its beginning and *; repeatable (default all stored images)")
+	fs.Var(&cli.List{Into: &s.Packages, Commas: true, Check: registry.CheckName}, "allow-packages",
+		"`registries` from which requests may install packages: "+strings.Join(registry.Names(), ", "))
+	cli.AddParsed(fs, &s.PackagesSize, "max-packages-size", "4g", "disk `size` of one installation of packages", cli.ReadSize)
+	cli.AddParsed(fs, &s.Installations, "max-installations", "2", "maximum `number` of installations at a time", cli.ReadCount)
 	fs.BoolVar(&s.WritableRoot, "allow-writable-root", false, "allow requests to change an image's files during a run")
 	fs.BoolVar(&s.Webhooks, "webhooks", false, "report finished runs to the addresses that requests name, except private ones")
 	fs.Var(&cli.List{Into: &s.WebhookHosts}, "webhook-host", "`host` or prefix of webhooks that may be private or plain http; repeatable")

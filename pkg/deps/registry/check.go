@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -32,10 +31,10 @@ func CheckAll(ctx context.Context, file string, names []string) ([]Check, error)
 	checks := make([]Check, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		c, found := all[name]
-		if !found {
-			return nil, sandbox.Invalid("registry", "%q is no registry; use one of %s", name, strings.Join(Names(), ", "))
+		if err := CheckName(name); err != nil {
+			return nil, sandbox.Invalid("registry", "%w", err)
 		}
+		c := all[name]
 		checks[i] = Check{Name: name, Index: c.Index, Credentials: "none"}
 		if c.TokenFile != "" {
 			checks[i].Credentials = "token"
@@ -92,4 +91,3 @@ func Describe(file string) string {
 	}
 	return file
 }
-

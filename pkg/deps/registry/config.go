@@ -44,6 +44,14 @@ var indexes = map[string]string{
 // Names are the names of the registries that installations can use.
 func Names() []string { return slices.Sorted(maps.Keys(indexes)) }
 
+// CheckName refuses a name that no registry has.
+func CheckName(name string) error {
+	if _, known := indexes[name]; !known {
+		return fmt.Errorf("%q is no registry; use one of %s", name, strings.Join(Names(), ", "))
+	}
+	return nil
+}
+
 // Load reads a configuration; a missing file configures nothing.
 //
 //	registries:
@@ -100,8 +108,8 @@ func parse(text []byte, dir string, all map[string]Config) error {
 		return err
 	}
 	for name, c := range read.Registries {
-		if _, known := all[name]; !known {
-			return fmt.Errorf("%q is no registry; use one of %s", name, strings.Join(Names(), ", "))
+		if err := CheckName(name); err != nil {
+			return err
 		}
 		if err := c.complete(dir); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

@@ -329,11 +329,10 @@ func Open(file, name string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, found := all[name]
-	if !found {
-		return nil, sandbox.Invalid("registries", "%q is no registry; use one of %s", name, strings.Join(Names(), ", "))
+	if err := CheckName(name); err != nil {
+		return nil, sandbox.Invalid("registries", "%w", err)
 	}
-	return Start(name, c)
+	return Start(name, all[name])
 }
 
 // Local serves registries by this process.
