@@ -181,7 +181,7 @@ func (o *serveOptions) addWarmFlags(fs *pflag.FlagSet) {
 	cli.AddParsed(fs, &s.WarmCPUs, "warm-cpus", "", "`cores` for preparing them (default half of this machine's)", cli.ReadCores)
 	fs.BoolVar(&s.WarmPerKey, "warm-per-key", false, "fork programs of different keys from different interpreters")
 	fs.BoolVar(&s.ShareCompiled, "share-compiled", false,
-		"share compiled programs between keys; a key can then find out what another has compiled")
+		"share compiled programs and installed packages between keys; a key can then find out what another has")
 	fs.BoolVar(&s.NoWarm, "no-warm", false, "start everything cold")
 }
 
