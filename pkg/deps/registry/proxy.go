@@ -207,7 +207,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	scheme, rest, _ := strings.Cut(rest, "/")
 	host, rest, _ := strings.Cut(rest, "/")
 	target, err := url.Parse(scheme + "://" + strings.Replace(host, deps.PortMark, ":", 1) + "/" + rest)
-	if err != nil || target.Host == "" || scheme != "https" && scheme != "http" {
+	if err != nil || target.Host == "" || target.User != nil || scheme != "https" && scheme != "http" {
 		p.refuse(w, http.StatusNotFound, "the path is none of the registry's")
 		return
 	}
