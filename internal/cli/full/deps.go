@@ -212,7 +212,7 @@ func (c *commands) newDepsPrune() *cobra.Command {
 
 func (c *commands) newDepsDoctor() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "doctor [flags] [REGISTRY…]", Short: "Show the registries, and whether they answer",
+		Use: "doctor [flags] [REGISTRY…]", Args: cobra.ArbitraryArgs, Short: "Show the registries, and whether they answer",
 		Long: `Shows the registries that installations use, and whether they answer. The registries are the
 public ones, unless registries.yaml names others; nothing is taken from the environment.`,
 		Example: "  sandbox-run deps doctor\n  sandbox-run deps doctor npm",
