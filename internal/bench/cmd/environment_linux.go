@@ -49,6 +49,7 @@ var measures = []rowGroup{
 	{"neighbours", (*environment).neighbours},
 	{"unpack", (*environment).unpack},
 	{"network", (*environment).network},
+	{"packages", (*environment).packages},
 	{"bare", (*environment).bare},
 }
 
