@@ -46,7 +46,11 @@ func packages(j *language.Job) (*language.Packages, error) {
 			return nil, sandbox.Invalid("lock", "it is a lock of %s, and the program is in %s", lock.Language, j.Language.Title)
 		}
 		for line := range strings.Lines(lock.Files[requirementsFile]) {
-			lines = append(lines, strings.TrimSpace(line))
+			r, err := parseRequirement(line)
+			if err != nil {
+				return nil, sandbox.Invalid("lock", "%w", err)
+			}
+			lines = append(lines, r)
 		}
 	default:
 		for _, text := range o.Deps {
@@ -282,6 +286,9 @@ func readRequirements(j *language.Job, name string, depth int) (all []string, er
 func parseRequirement(text string) (string, error) {
 	wrong := func(why string) (string, error) {
 		return "", fmt.Errorf("%.100q %s; write it like requests==2.31", text, why)
+	}
+	if strings.ContainsAny(strings.TrimSpace(text), "\r\n") {
+		return wrong("has several lines")
 	}
 	words := strings.Fields(text)
 	var hashes []string
