@@ -202,6 +202,7 @@ type resultSchema struct {
 	Phases   []executor.PhaseResult `json:"phases"`
 	Files    []executor.OutputFile  `json:"files"`
 	Tables   []executor.Table       `json:"tables,omitempty"`
+	Deps     *executor.Deps         `json:"deps,omitempty"`
 }
 
 // eventSchema is executor.Event as JSON, together with the other lines of a stream.

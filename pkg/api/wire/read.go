@@ -40,6 +40,7 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 		Phases   []executor.PhaseResult `json:"phases"`
 		Files    []outputFile           `json:"files"`
 		Tables   []executor.Table       `json:"tables"`
+		Deps     *executor.Deps         `json:"deps"`
 	}
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 		exit.Code = doc.ExitCode // from a server whose exit_code is the program's own
 	}
 	r := &executor.Result{
-		Language: doc.Language, Version: doc.Version, Phases: doc.Phases, Tables: doc.Tables,
+		Language: doc.Language, Version: doc.Version, Phases: doc.Phases, Tables: doc.Tables, Deps: doc.Deps,
 		Result: sandbox.Result{
 			Verdict: doc.Verdict, Exit: exit, Phase: doc.Phase, Metrics: doc.Metrics,
 			Limits: doc.Limits, Isolation: doc.Isolation, Image: doc.Image, Violations: doc.Violations, Needed: doc.Needed,
