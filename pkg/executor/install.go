@@ -112,7 +112,7 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 	if err != nil {
 		return nil, nil, err
 	}
-	if !o.DepsRefresh || j.req.installed {
+	if !o.DepsRefresh {
 		lease, err = e.opts.Layers.Find(j.Language.Name, key)
 		if !errors.Is(err, deps.ErrNotFound) {
 			return lease, nil, err
@@ -166,7 +166,6 @@ func (x *execution) installPackages(ctx context.Context) (ok bool, err error) {
 		return false, err
 	}
 	defer lock.Close()
-	x.req.installed = true
 	if !x.req.Options.DepsRefresh { // another process may have installed them meanwhile
 		lease, err := opts.Layers.Find(x.plan.Language, in.key)
 		if err == nil {
@@ -318,12 +317,15 @@ func (x *execution) keepLayer(ctx context.Context, id string, in *installation, 
 // x.out is the result.
 func (x *execution) havePackages(ctx context.Context) (release func(), ok bool, err error) {
 	release = func() {}
+	installed := false
 	if x.plan.install != nil {
 		if ok, err = x.installPackages(ctx); err != nil || !ok {
 			return nil, false, err
 		}
+		again := *x.req
+		again.Options.DepsRefresh = false
 		var plan *Plan
-		plan, release, err = x.e.plan(ctx, x.req)
+		plan, release, err = x.e.plan(ctx, &again)
 		if x.layer != nil {
 			x.layer.Release()
 		}
@@ -334,14 +336,14 @@ func (x *execution) havePackages(ctx context.Context) (release func(), ok bool, 
 			release()
 			return nil, false, &sandbox.Error{Op: "deps", Err: errors.New("the packages were removed while they were installed"), Hint: "run it again"}
 		}
-		x.plan = plan
+		x.plan, installed = plan, true
 	} else if x.plan.layer != nil {
 		x.out.Phases = append(x.out.Phases, PhaseResult{
 			Name: PhaseInstall, Cached: true, Verdict: sandbox.VerdictOK, ProgramExitCode: new(int),
 		})
 	}
 	if l := x.plan.layer; l != nil {
-		x.out.Deps = &Deps{Layer: l.ID, Cached: !x.req.installed, Packages: l.Lock.Packages}
+		x.out.Deps = &Deps{Layer: l.ID, Cached: !installed, Packages: l.Lock.Packages}
 		if x.req.Options.ReturnLock {
 			text, err := json.MarshalIndent(l.Lock, "", "  ")
 			if err != nil {

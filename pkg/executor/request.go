@@ -69,8 +69,6 @@ type Request struct {
 	TTY         *sandbox.TTY
 	Resize      <-chan sandbox.TTY
 	Signals     <-chan syscall.Signal // for the program, while it runs
-
-	installed bool // its packages were installed for it
 }
 
 // File is one file of a program.
