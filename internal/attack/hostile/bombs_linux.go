@@ -499,7 +499,8 @@ func crash(args []string) {
 	if word(args, 0) == "look" {
 		return
 	}
-	_ = os.WriteFile("/proc/self/coredump_filter", []byte("0"), 0) // children inherit it: no memory, or a core takes as long as the disk is busy
+	// Children inherit it: a core without memory is written at once, however busy the disk is.
+	_ = os.WriteFile("/proc/self/coredump_filter", []byte("0"), 0)
 	cmd := exec.Command("/proc/self/exe", Word, os.Args[2], "abort")
 	cmd.Dir = word(args, 0)
 	if err := cmd.Start(); err != nil {

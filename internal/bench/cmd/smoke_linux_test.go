@@ -77,8 +77,8 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 	if barred != want {
-		t.Errorf("%d rows have a bar, want %d (of all 54: 9 of the sandbox alone, 5 of its neighbours, 5 of networks, 11 of languages, 2 of images, "+
-			"one of unpacking, 2 of Docker, one of an OCI runtime, "+
+		t.Errorf("%d rows have a bar, want %d (of all 54: 9 of the sandbox alone, 5 of its neighbours, 5 of networks, 11 of languages, "+
+			"2 of images, one of unpacking, 2 of Docker, one of an OCI runtime, "+
 			"one of the log, 9 of requests to a server, 6 of one under pressure, 2 of idle ones)", barred, want)
 	}
 	if left, _ := filepath.Glob("/var/cache/sandbox-run-bench-*"); len(left) > 0 {
