@@ -73,6 +73,7 @@ root_tree() {
 		[[ ! -e /etc/$file ]] || cp -aL "/etc/$file" "$tree/etc/" 2>/dev/null || cp -a "/etc/$file" "$tree/etc/"
 	done
 	echo guest >"$tree/etc/hostname"
+	echo nameserver 127.0.0.1 >"$tree/etc/resolv.conf" # a test internet mounts its own over it
 	cp -a /usr/lib/locale/C.utf8 "$tree/usr/lib/locale/" 2>/dev/null || true
 	ldconfig -r "$tree"
 	cat >"$tree/guest-init" <<'INIT'

@@ -18,8 +18,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// casesVariable has the ids for the suite that Run starts in a test internet.
-const casesVariable = "SANDBOX_ATTACK_CASES"
+// Variables of the suite that Run starts in a test internet: its ids, and its time.
+const (
+	casesVariable  = "SANDBOX_ATTACK_CASES"
+	withinVariable = "SANDBOX_ATTACK_WITHIN"
+)
 
 // internetCasesOf are the ids that a suite in a test internet carries out; nil outside of one.
 func internetCasesOf() []string {
@@ -27,6 +30,15 @@ func internetCasesOf() []string {
 		return nil
 	}
 	return splitIDs(os.Getenv(casesVariable))
+}
+
+// internetWithin is the time of a suite in a test internet; 0 outside of one.
+func internetWithin() time.Duration {
+	if !testnet.Inside() {
+		return 0
+	}
+	d, _ := time.ParseDuration(os.Getenv(withinVariable))
+	return d
 }
 
 func splitIDs(text string) []string {
@@ -88,7 +100,7 @@ func (s *suite) runInInternet(ctx context.Context) (results []Result, instead Re
 	if s.o.Internet == nil {
 		return failed("no supervisor for a test internet: Options.Internet is not set")
 	}
-	timeout := min(internetTimeout, s.left())
+	timeout := min(max(internetTimeout, s.left()/2), s.left())
 	if timeout <= 0 {
 		return failed("not tried: the time for all cases is over; try again when the machine is less busy")
 	}
@@ -98,7 +110,7 @@ func (s *suite) runInInternet(ctx context.Context) (results []Result, instead Re
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
-	cmd.Env = append(cmd.Env, casesVariable+"="+strings.Join(s.internetIDs(), ","))
+	cmd.Env = append(cmd.Env, casesVariable+"="+strings.Join(s.internetIDs(), ","), withinVariable+"="+timeout.String())
 	testnet.Wrap(s.o.Executable, cmd)
 	cmd.SysProcAttr.Setpgid = true // signals of the terminal do not reach it: it ends when this suite does
 	var out, said bytes.Buffer
@@ -135,7 +147,7 @@ func (s *suite) runInInternet(ctx context.Context) (results []Result, instead Re
 // exitRefused is the exit code of a command that is refused.
 const exitRefused = 126
 
-// internetTimeout is for all cases in a test internet, on an idle machine.
+// internetTimeout is for all cases in a test internet, on an idle machine. A suite with much time gives them half of what is left.
 const internetTimeout = time.Minute
 
 // refusesRules is why the backend has no networks with rules, or "".

@@ -131,6 +131,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Only = weakenCases()
 	}
 	if o.Within <= 0 {
+		o.Within = internetWithin()
+	}
+	if o.Within <= 0 {
 		o.Within = defaultWithin
 		if name := o.Backend.Name(); name != "native" && name != "process" {
 			o.Within = engineWithin

@@ -262,7 +262,7 @@ func (t *trial) inside(id, verb string, args ...string) answers {
 	return hostile.Parse(res.Stdout.Bytes())
 }
 
-// hostTimeout bounds an attacker on the host.
+// hostTimeout is far beyond what an attacker on the host takes.
 const hostTimeout = 10 * time.Second
 
 // outside runs an attacker on the host, in a session of its own and an empty directory: the control.
@@ -271,7 +271,7 @@ func (t *trial) outside(verb string, args ...string) answers {
 }
 
 func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args ...string) answers {
-	ctx, cancel := context.WithTimeout(t.ctx, hostTimeout)
+	ctx, cancel := withProcessorTime(t.ctx, hostTimeout)
 	defer cancel()
 	if executable == "" {
 		executable = t.o.Executable
@@ -283,6 +283,9 @@ func (t *trial) outsideAs(who *syscall.Credential, executable, verb string, args
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.abort("control: %s: the attacker on the host did not end in time", verb)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.abort("control: %s: %v", verb, err)

@@ -499,14 +499,14 @@ func crash(args []string) {
 	if word(args, 0) == "look" {
 		return
 	}
-	cmd := exec.Command("/proc/self/exe", Word, os.Args[2], "sleep", "1m")
-	cmd.Dir, cmd.Env = word(args, 0), append(os.Environ(), "GOTRACEBACK=crash") // or the runtime would only print
+	// Children inherit it: a core without memory is written at once, however busy the disk is.
+	_ = os.WriteFile("/proc/self/coredump_filter", []byte("0"), 0)
+	cmd := exec.Command("/proc/self/exe", Word, os.Args[2], "abort")
+	cmd.Dir = word(args, 0)
 	if err := cmd.Start(); err != nil {
 		tellErr("crash", err)
 		return
 	}
-	time.Sleep(20 * time.Millisecond)
-	_ = unix.Kill(cmd.Process.Pid, unix.SIGABRT)
 	err = cmd.Wait()
 	dumped := "no"
 	var exit *exec.ExitError
@@ -520,6 +520,15 @@ func crash(args []string) {
 		_ = os.Remove(f)
 	}
 	tell("dumped", dumped, strings.Join(files, " "))
+}
+
+// abort dies of a signal that leaves a core. It takes the signal from Go's runtime, which would pass it on to each thread, and wait for up
+// to ten seconds for a thread that does not get it.
+func abort([]string) {
+	var byDefault [4]uint64 // a struct sigaction of the kernel
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGABRT), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
+	_ = unix.Kill(os.Getpid(), unix.SIGABRT)
+	time.Sleep(time.Minute) // until the signal has come
 }
 
 // threads does what ordinary programs do: threads, children, files, timers, pipes.

@@ -134,6 +134,8 @@ func part(verb string) func([]string) {
 		return background
 	case "stdin":
 		return stdin
+	case "abort":
+		return abort
 	case "crash":
 		return crash
 	case "dial":

@@ -16,12 +16,13 @@ import (
 
 	"github.com/sandbox-run/sandbox-run/internal/bench"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
+	"github.com/sandbox-run/sandbox-run/internal/testnet"
 )
 
-// TestMain lets the test executable be the probe, as the command is.
+// TestMain lets the test executable be the probe, as the command is, and the command that runs itself in a test internet.
 func TestMain(m *testing.M) {
-	if isProbe(os.Args) {
-		os.Exit(probe(os.Args[2:], os.Stdout))
+	if isProbe(os.Args) || testnet.Inside() {
+		main()
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -49,7 +50,7 @@ func TestSmoke(t *testing.T) {
 	}
 	only, want := "^(library|command|idle|audit|inits|crowd)$", 8
 	if testenv.All() {
-		only, want = "", 49
+		only, want = "", 54
 	}
 	report := filepath.Join(t.TempDir(), "report.json")
 	var out, progress strings.Builder
@@ -76,8 +77,8 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 	if barred != want {
-		t.Errorf("%d rows have a bar, want %d (of all 49: 9 of the sandbox alone, 5 of its neighbours, 11 of languages, 2 of images, one of "+
-			"unpacking, 2 of Docker, one of an OCI runtime, "+
+		t.Errorf("%d rows have a bar, want %d (of all 54: 9 of the sandbox alone, 5 of its neighbours, 5 of networks, 11 of languages, "+
+			"2 of images, one of unpacking, 2 of Docker, one of an OCI runtime, "+
 			"one of the log, 9 of requests to a server, 6 of one under pressure, 2 of idle ones)", barred, want)
 	}
 	if left, _ := filepath.Glob("/var/cache/sandbox-run-bench-*"); len(left) > 0 {

@@ -55,8 +55,8 @@ func Attach(name string, c Config) error {
 		return err
 	}
 	for _, a := range c.Addresses {
-		if err := nl.ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, addressMessage(index, a)); err != nil {
-			return failed("add address", err)
+		if err := addAddress(nl, index, a); err != nil {
+			return err
 		}
 	}
 	for _, gateway := range c.Gateways {

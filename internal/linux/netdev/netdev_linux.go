@@ -156,8 +156,8 @@ func configure(nl *netlink, c Config) error {
 		if family(a) == unix.AF_INET6 && !v6 {
 			continue
 		}
-		if err := nl.ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, addressMessage(index, a)); err != nil {
-			return failed("add address", err)
+		if err := addAddress(nl, index, a); err != nil {
+			return err
 		}
 	}
 	for _, gateway := range c.Gateways {
@@ -207,6 +207,18 @@ func family(a []byte) byte {
 	return unix.AF_INET6
 }
 
+// addAddress gives a device an address that works when addAddress returns. The kernel adds the local route of an IPv6 address later, in a
+// worker, and drops packets to the address until then, such as the answer to a program's first datagram. So addAddress adds that route.
+func addAddress(nl *netlink, index uint32, a []byte) error {
+	if err := nl.ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, addressMessage(index, a)); err != nil {
+		return failed("add address", err)
+	}
+	if family(a) == unix.AF_INET {
+		return nil
+	}
+	return failed("add local route", nl.ask(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, localRouteMessage(index, a)))
+}
+
 func addressMessage(index uint32, a []byte) []byte {
 	m := message{data: []byte{family(a), byte(8 * len(a)), unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE}}
 	m.raw32(index)
@@ -229,6 +241,15 @@ func routeMessage(index uint32, gateway []byte) []byte {
 	m := message{data: []byte{family(gateway), 0, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_BOOT, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST}}
 	m.raw32(unix.RTNH_F_ONLINK)
 	m.bytes(unix.RTA_GATEWAY, gateway)
+	m.uint32(unix.RTA_OIF, index)
+	return m.data
+}
+
+// localRouteMessage makes packets to an address packets to this network namespace.
+func localRouteMessage(index uint32, a []byte) []byte {
+	m := message{data: []byte{family(a), byte(8 * len(a)), 0, 0, unix.RT_TABLE_LOCAL, unix.RTPROT_BOOT, unix.RT_SCOPE_HOST, unix.RTN_LOCAL}}
+	m.raw32(0)
+	m.bytes(unix.RTA_DST, a)
 	m.uint32(unix.RTA_OIF, index)
 	return m.data
 }
@@ -261,8 +282,8 @@ func AddLoopback(addresses ...[]byte) error {
 		return err
 	}
 	for _, a := range addresses {
-		if err := nl.ask(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, addressMessage(index, a)); err != nil {
-			return failed("add address", err)
+		if err := addAddress(nl, index, a); err != nil {
+			return err
 		}
 	}
 	return nil

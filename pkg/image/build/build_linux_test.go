@@ -255,6 +255,7 @@ func manager(t *testing.T) *sandbox.Manager {
 
 func TestBuild(t *testing.T) {
 	online(t)
+	t.Parallel()
 	m := manager(t)
 	names, bin := []string{"python"}, ""
 	if testenv.All() {
@@ -267,6 +268,7 @@ func TestBuild(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // a build is one process at a time: downloads, dpkg, compression
 			s, img := build(t, buildDir(t), name, store)
 			if found, err := s.Lookup(Repository + name); err != nil || found.ID != img.ID {
 				t.Errorf("%v, %v", found, err)
@@ -293,6 +295,7 @@ func TestBuild(t *testing.T) {
 func TestReproducible(t *testing.T) {
 	online(t)
 	testenv.NeedAll(t, "TestBuild")
+	t.Parallel()
 	d, err := Lookup("python")
 	must(t, err)
 	digest := ""

@@ -89,11 +89,19 @@ type world struct {
 // newWorld gives programs a network with the policy.
 func newWorld(t *testing.T, p network.Policy, o Options) *world {
 	t.Helper()
+	w, build := openWorld(t, p, o)
+	build()
+	return w
+}
+
+// openWorld is newWorld in two steps: programs can send packets before build makes the stack.
+func openWorld(t *testing.T, p network.Policy, o Options) (w *world, build func()) {
+	t.Helper()
 	filter, err := p.Compile(network.Bounds{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t}
+	w = &world{t: t}
 	ranges, err := filter.Ranges()
 	if err != nil {
 		t.Fatal(err)
@@ -121,17 +129,21 @@ func newWorld(t *testing.T, p network.Policy, o Options) *world {
 		}
 		return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
 	}
-	if w.stack, err = New(o); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		w.stack.Close()
+		if w.stack != nil {
+			w.stack.Close()
+		}
 		_ = unix.Close(device)
 		_ = unix.Close(w.ns)
 	})
 	w.host("good.example", public)
 	w.host("bad.example", other)
-	return w
+	return w, func() {
+		t.Helper()
+		if w.stack, err = New(o); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (w *world) host(name string, addresses ...string) {

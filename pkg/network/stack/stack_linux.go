@@ -44,7 +44,7 @@ type Options struct {
 // Stack is the network of one phase of a sandbox.
 type Stack struct {
 	stack    *stack.Stack
-	link     stack.LinkEndpoint
+	link     *heldLink
 	names    *names
 	resolver *resolver
 	ledger   *ledger
@@ -112,13 +112,14 @@ func New(o Options) (*Stack, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tidy = time.AfterFunc(time.Hour, giveBack)
 	s.tidy.Stop()
-	s.link, err = fdbased.New(&fdbased.Options{
+	link, err := fdbased.New(&fdbased.Options{
 		FDs: []int{o.Device}, MTU: netdev.MTU, EthernetHeader: true, Address: netdev.GatewayMAC,
 		PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true, GSOMaxSize: gsoMaxSize,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open device: %w", err)
 	}
+	s.link = &heldLink{LinkEndpoint: link, GSOEndpoint: link.(stack.GSOEndpoint)}
 	if err := s.configure(); err != nil {
 		s.Close()
 		return nil, err
@@ -130,8 +131,29 @@ func New(o Options) (*Stack, error) {
 	for _, p := range o.Published {
 		s.publish(p)
 	}
+	s.link.release()
 	return s, nil
 }
+
+// heldLink is a device that the stack reads after release only. An interface reads its device from its creation, and drops packets to
+// addresses that it does not have yet; a datagram that a program sent before is not sent again.
+type heldLink struct {
+	stack.LinkEndpoint
+	stack.GSOEndpoint
+	dispatcher stack.NetworkDispatcher
+}
+
+// Attach keeps the dispatcher for release. Without one it ends the goroutine that reads the device.
+func (l *heldLink) Attach(d stack.NetworkDispatcher) {
+	if d == nil {
+		l.LinkEndpoint.Attach(nil)
+		return
+	}
+	l.dispatcher = d
+}
+
+// release starts the goroutine that reads the device.
+func (l *heldLink) release() { l.LinkEndpoint.Attach(l.dispatcher) }
 
 func (s *Stack) configure() error {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)

@@ -13,12 +13,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
@@ -242,6 +244,64 @@ func TestLimits(t *testing.T) {
 	began := time.Now()
 	if got := w.run("tcp", "good.example:9", "hello"); len(got) != 1<<20 || time.Since(began) < 500*time.Millisecond {
 		t.Errorf("%d bytes within %v at 1 MiB/s", len(got), time.Since(began))
+	}
+}
+
+// Datagrams and queries that programs send before the stack exists are answered: nothing sends them again.
+func TestFirstPackets(t *testing.T) {
+	if err := internet(); err != nil {
+		t.Fatal(err)
+	}
+	const sockets = 16
+	addresses := []string{public + ":123", "[" + public6 + "]:123"}
+	for _, a := range addresses {
+		datagrams(t, a)
+	}
+	name := dnsmessage.MustNewName("good.example.")
+	query := dnsmessage.Message{Questions: []dnsmessage.Question{{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+	question, err := query.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With threads to spare, a goroutine that reads the device starts at once: before the stack is configured, if it is started too early.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	for range 60 {
+		w, build := openWorld(t, network.Policy{Allow: []string{"good.example", public + ":123/udp", "[" + public6 + "]:123/udp"}}, Options{})
+		var all []net.Conn
+		onThread(t, func() error {
+			if err := unix.Setns(w.ns, unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			for i := range sockets {
+				to, data := network.Resolver.String()+":53", question
+				if i%2 == 0 {
+					to, data = addresses[i/2%2], []byte("hello")
+				}
+				c, err := net.Dial("udp", to)
+				if err != nil {
+					return err
+				}
+				all = append(all, c)
+				if _, err := c.Write(data); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		build()
+		for _, c := range all {
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := c.Read(make([]byte, 512)); err != nil {
+				t.Error(err)
+			}
+			_ = c.Close()
+		}
+		if r := w.stack.Report(); len(r.Refused) > 0 {
+			t.Errorf("refused: %+v", r.Refused)
+		}
+		if t.Failed() {
+			return
+		}
 	}
 }
 
