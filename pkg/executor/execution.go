@@ -190,7 +190,9 @@ func (x *execution) phase(ctx context.Context, p *Phase) (bool, error) {
 	x.out.Notes = notes
 	x.note(r.Notes...)
 	if !isRun {
-		if p.Process.Phase == PhaseCompile {
+		if p.Process.Phase == PhaseInstall {
+			nameNoFlags(x.out.Violations)
+		} else {
 			nameCompileFlags(x.out.Violations)
 		}
 		x.refused = append(x.refused, refusals(x.out.Violations)...)
@@ -235,6 +237,13 @@ func refusals(violations []sandbox.Violation) (list []sandbox.Violation) {
 		}
 	}
 	return list
+}
+
+// nameNoFlags takes the flags from the violations of an installation: no flag gives it another network, or other limits.
+func nameNoFlags(violations []sandbox.Violation) {
+	for i := range violations {
+		violations[i].Allow = ""
+	}
 }
 
 // nameCompileFlags lets the violations of a compiler name the flags of compilers. The number of processes and the CPU time of compilers

@@ -146,6 +146,7 @@ func (e *Executor) installPlan(j *job, packages *language.Packages) *Plan {
 		}
 		p.Phases = append(p.Phases, Phase{Process: process})
 	}
+	p.Phases[len(p.Phases)-1].Process.Followed = false
 	return p
 }
 
@@ -203,9 +204,7 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 	request.Policy.MergeOutput = false
 	y := &execution{e: x.e, req: &request, plan: in.plan, seq: x.seq}
 	y.out = Result{Language: x.plan.Language, Version: x.plan.Version}
-	if err := fillPlan(in.plan, access); err != nil {
-		return false, err
-	}
+	fillPlan(in.plan, access)
 	m := x.e.manager
 	if y.id, err = m.Create(ctx, in.plan.Spec); err != nil {
 		return false, err
@@ -238,7 +237,7 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 }
 
 // fillPlan replaces the placeholders of the registry's address.
-func fillPlan(p *Plan, access *deps.Access) error {
+func fillPlan(p *Plan, access *deps.Access) {
 	p.Spec.Bounds = network.Bounds{Services: map[string]netip.AddrPort{deps.ProxyName: access.Address}}
 	p.Files = slices.Clone(p.Files)
 	for i := range p.Files {
@@ -258,7 +257,6 @@ func fillPlan(p *Plan, access *deps.Access) error {
 			process.Args[j] = access.Fill(process.Args[j])
 		}
 	}
-	return nil
 }
 
 // maxLockFile bounds a lock file of a tool.
