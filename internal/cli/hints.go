@@ -12,8 +12,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// hintNote is the prefix of the note on what would probably have helped a program that failed.
-const hintNote = "hint: "
+const hintNote = language.HintNote
 
 // maxSiblings bounds the entries of a directory that hintMissingFile reads.
 const maxSiblings = 2000
