@@ -3,6 +3,7 @@ package testregistry
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha512"
 	"encoding/base64"
@@ -21,7 +22,7 @@ type NPMPackage struct {
 	Requires      map[string]string
 	Fields        map[string]any // further fields of package.json, such as main, bin, exports, scripts
 	Files         map[string]string
-	Tag           string // a dist-tag that names this version; the highest version listed last is also latest
+	Tag           string // the dist-tag of this version; the last version without one is latest
 	// Entries are added to the archive as they are, and Archive replaces it. Integrity replaces what the index states.
 	Entries   []NPMEntry
 	Archive   []byte
@@ -113,10 +114,7 @@ func NPM(packages ...NPMPackage) http.Handler {
 		full := !strings.Contains(r.Header.Get("Accept"), "application/vnd.npm.install-v1+json")
 		tags, all := map[string]string{}, map[string]any{}
 		for _, p := range versions {
-			tags["latest"] = p.Version
-			if p.Tag != "" {
-				tags[p.Tag] = p.Version
-			}
+			tags[cmp.Or(p.Tag, "latest")] = p.Version
 			m := p.manifest()
 			m["dist"] = map[string]string{"tarball": "http://" + r.Host + p.path(), "integrity": p.Integrity}
 			if scripts, ok := m["scripts"].(map[string]string); ok && !full {
@@ -135,7 +133,9 @@ func NPM(packages ...NPMPackage) http.Handler {
 	})
 }
 
-func (p *NPMPackage) path() string { return "/" + p.Name + "/-/" + path.Base(p.Name) + "-" + p.Version + ".tgz" }
+func (p *NPMPackage) path() string {
+	return "/" + p.Name + "/-/" + path.Base(p.Name) + "-" + p.Version + ".tgz"
+}
 
 func (p *NPMPackage) serve(w http.ResponseWriter) {
 	time.Sleep(p.Delay)

@@ -37,8 +37,8 @@ func (i npmImport) parse() (p spec, plain string, err error) {
 	return p, p.name + plain, err
 }
 
-// findImports returns the npm: specifiers of a source, in their order. It reads tokens and no grammar: where it takes a regular expression for a
-// division, or the text of an element for code, it may be wrong until the end of the line.
+// findImports returns the npm: specifiers of a source, in their order. It reads tokens and no grammar: where it takes a regular expression
+// for a division, or the text of an element for code, it may be wrong until the end of the line.
 func findImports(source []byte) (found []npmImport) {
 	if !bytes.Contains(source, []byte(importScheme)) {
 		return nil

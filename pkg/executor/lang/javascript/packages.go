@@ -40,8 +40,8 @@ if (fs.existsSync(modules)) {
 } else fs.mkdirSync(layer + "/" + modules);
 if (!fs.existsSync(list)) fs.writeFileSync(list, "{}");`
 
-// FindNPM is the Inspect of JavaScript and TypeScript: it finds the npm of the toolchain, if the request installs packages. npm is beside the
-// program node, as a link to its main file.
+// FindNPM is the Inspect of JavaScript and TypeScript: it finds the npm of the toolchain, if the request installs packages. npm is beside
+// the program node, as a link to its main file.
 func FindNPM(_ context.Context, j *language.Job) error {
 	if !asksForPackages(j) || j.Image != nil {
 		return nil
@@ -73,17 +73,19 @@ func Packages(j *language.Job) (*language.Packages, error) {
 	}
 	npm, found := j.Inspected.(string)
 	if !found {
-		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "npm", "a Node with npm beside it, first on PATH: apt install npm, or nvm install --lts",
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "npm",
+			"a Node with npm beside it, first on PATH: apt install npm, or nvm install --lts",
 			"packages are installed with npm, and there is none in %s", path.Dir(j.Tool.Path))
 	}
 	if !isAtLeast(j, [2]int{16, 0}) {
-		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "npm", "Node 16 or newer", "npm of Node %s writes no locks of its packages' digests", j.Tool.Version)
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "npm", "Node 16 or newer",
+			"npm of Node %s writes no locks of its packages' digests", j.Tool.Version)
 	}
 	manifest, err := json.Marshal(&d.manifest)
 	if err != nil {
 		return nil, err
 	}
-	p := &language.Packages{Registry: "npm", Requirements: d.requirements(), Locked: d.lock != nil && d.lock.exact}
+	p := &language.Packages{Registry: "npm", Requirements: d.requirements(), Locked: d.lock != nil && d.lock.exact && !d.added}
 	p.Files = []sandbox.File{{Path: path.Join(sandbox.WorkspaceDir, packageFile), Data: manifest}}
 	command := "install"
 	if d.lock != nil {
@@ -106,7 +108,8 @@ func Packages(j *language.Job) (*language.Packages, error) {
 	p.Steps = append(p.Steps, language.Step{Args: install})
 	if o.AllowInstallScripts {
 		p.Steps = append(p.Steps, language.Step{Args: call("rebuild"), Offline: true, Env: map[string]string{
-			"PATH": path.Dir(j.Tool.Path) + ":" + sandbox.SearchPath, "npm_config_nodedir": path.Dir(path.Dir(j.Tool.Path)), // with the headers of addons
+			"PATH":               path.Dir(j.Tool.Path) + ":" + sandbox.SearchPath,
+			"npm_config_nodedir": path.Dir(path.Dir(j.Tool.Path)), // with the headers of addons
 		}})
 	}
 	move := []string{j.Tool.Path, "-e", moveScript, language.LayerDir, modulesDir, installedFile}
@@ -301,7 +304,10 @@ func (d *declared) parse(text []byte) error {
 			}
 		}
 	}
-	return checkOverrides(d.Overrides, 0)
+	if err := checkOverrides(d.Overrides, 0); err != nil {
+		return fmt.Errorf("overrides: %w", err)
+	}
+	return nil
 }
 
 // checkDeclared checks the version of a package in package.json, which may also be a package of another name: npm:NAME@VERSION.
@@ -335,7 +341,7 @@ func checkOverrides(all map[string]any, depth int) error {
 			err = errors.New("it is no version")
 		}
 		if err != nil {
-			return fmt.Errorf("overrides: %.100q: %w", name, err)
+			return fmt.Errorf("%.100q: %w", name, err)
 		}
 	}
 	return nil
@@ -403,8 +409,8 @@ func isNamePart(s string) bool {
 func checkWanted(wanted string) error {
 	lower := strings.ToLower(wanted)
 	switch {
-	case strings.ContainsAny(wanted, `:/\`), strings.HasPrefix(wanted, "."), strings.HasSuffix(lower, ".tgz"), strings.HasSuffix(lower, ".tar"),
-		strings.HasSuffix(lower, ".tar.gz"):
+	case strings.ContainsAny(wanted, `:/\`), strings.HasPrefix(wanted, "."),
+		strings.HasSuffix(lower, ".tgz"), strings.HasSuffix(lower, ".tar"), strings.HasSuffix(lower, ".tar.gz"):
 		return errAddress
 	case wanted == "", len(wanted) > maxName, strings.ContainsFunc(wanted, func(r rune) bool {
 		return r >= 0x80 || r == '$' || !isWord(byte(r)) && !strings.ContainsRune(" .-+*^~<>=|", r)
@@ -429,7 +435,17 @@ type entry struct {
 	Integrity string `json:"integrity"`
 }
 
-// parseLock reads a lock of npm 7 or newer. Without its address, npm asks the registry for a package by its name, and checks its digest.
+// inside returns the address in the installing sandbox of an archive.
+func inside(address string) string {
+	if at, public := strings.CutPrefix(address, publicRegistry); public {
+		return language.Index + at
+	}
+	scheme, rest, _ := strings.Cut(address, "://")
+	host, at, _ := strings.Cut(rest, "/")
+	return language.Registry + "/" + scheme + "/" + strings.Replace(host, ":", "~", 1) + "/" + at
+}
+
+// parseLock reads a lock of npm 7 or newer.
 func parseLock(text []byte) (*lock, error) {
 	var doc map[string]any
 	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(text, []byte("\ufeff"))))
@@ -457,13 +473,8 @@ func parseLock(text []byte) (*lock, error) {
 		if integrity, _ := e["integrity"].(string); digestOf(integrity) == "" && e["inBundle"] != true {
 			l.exact = false
 		}
-		name := nameOf(dir)
-		if own, _ := e["name"].(string); own != "" {
-			name = own
-		}
-		delete(e, "resolved")
-		if at, public := strings.CutPrefix(resolved, publicRegistry); public && strings.HasPrefix(at, name+"/-/") {
-			e["resolved"] = language.Index + at
+		if resolved != "" {
+			e["resolved"] = inside(resolved)
 		}
 	}
 	var err error
@@ -503,7 +514,8 @@ func readInstalled(installed, lockText, manifest []byte) (*language.Lock, error)
 		}
 		of := locked.Packages[dir]
 		l.Packages = append(l.Packages, language.Package{
-			Name: cmp.Or(e.Name, of.Name, nameOf(dir)), Version: e.Version, Hash: digestOf(cmp.Or(of.Integrity, e.Integrity)), URL: cmp.Or(of.Resolved, e.Resolved),
+			Name: cmp.Or(e.Name, of.Name, nameOf(dir)), Version: e.Version,
+			Hash: digestOf(cmp.Or(of.Integrity, e.Integrity)), URL: cmp.Or(e.Resolved, of.Resolved),
 		})
 	}
 	return l, nil
