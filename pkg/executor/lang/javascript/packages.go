@@ -3,7 +3,6 @@ package javascript
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,19 +38,6 @@ if (fs.existsSync(modules)) {
 } else fs.mkdirSync(layer + "/" + modules);
 if (!fs.existsSync(list)) fs.writeFileSync(list, "{}");`
 
-// FindNPM is the Inspect of JavaScript and TypeScript: it finds the npm of the toolchain, if the request installs packages. npm is beside
-// the program node, as a link to its main file.
-func FindNPM(_ context.Context, j *language.Job) error {
-	if !asksForPackages(j) || j.Image != nil {
-		return nil
-	}
-	npm := filepath.Join(filepath.Dir(j.Tool.Path), "npm")
-	if real, err := filepath.EvalSymlinks(npm); err == nil && filepath.Base(real) == "npm-cli.js" {
-		j.Inspected = npm
-	}
-	return nil
-}
-
 func asksForPackages(j *language.Job) bool {
 	o := &j.Request.Options
 	return len(o.Deps) > 0 || o.Install || o.Lock != ""
@@ -71,11 +56,11 @@ func Packages(j *language.Job) (*language.Packages, error) {
 	if err != nil || !d.any() {
 		return nil, err
 	}
-	npm, found := j.Inspected.(string)
-	if !found {
+	npm := j.Tool.Programs["npm"]
+	if npm == "" {
 		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "npm",
 			"a Node with npm beside it, first on PATH: apt install npm, or nvm install --lts",
-			"packages are installed with npm, and there is none in %s", path.Dir(j.Tool.Path))
+			"packages are installed with npm, and there is none beside %s", j.Tool.Found)
 	}
 	if !isAtLeast(j, [2]int{16, 0}) {
 		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "npm", "Node 16 or newer",

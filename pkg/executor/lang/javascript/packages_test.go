@@ -14,7 +14,10 @@ import (
 
 // newJob is a job on a machine with npm.
 func newJob(o language.Options, pairs ...string) *language.Job {
-	j := &language.Job{Tool: &toolchain.Toolchain{Path: "/usr/bin/node", Version: "20.20.2"}, Inspected: "/usr/bin/npm", Language: &Language}
+	tool := &toolchain.Toolchain{
+		Path: "/usr/bin/node", Found: "/bin/node", Version: "20.20.2", Programs: map[string]string{"npm": "/npm-cli.js"},
+	}
+	j := &language.Job{Tool: tool, Language: &Language}
 	j.Request.Options, j.Plan = o, &language.Plan{}
 	for i := 0; i < len(pairs); i += 2 {
 		j.Files = append(j.Files, language.File{Path: pairs[i], Data: []byte(pairs[i+1])})
@@ -255,8 +258,9 @@ func TestPackagesRefused(t *testing.T) {
 		}
 	}
 	j := newJob(language.Options{Deps: []string{"a"}})
-	j.Inspected = nil
-	if _, err := Packages(j); err == nil || sandbox.Describe(err).Hint == "" || !strings.Contains(err.Error(), "there is none in /usr/bin") {
+	j.Tool.Programs = nil
+	_, err := Packages(j)
+	if err == nil || sandbox.Describe(err).Hint == "" || !strings.Contains(err.Error(), "there is none beside /bin/node") {
 		t.Errorf("without npm: %v", err)
 	}
 }
