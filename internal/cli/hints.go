@@ -9,10 +9,11 @@ import (
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-const hintNote = executor.HintNote
+const hintNote = language.HintNote
 
 // maxSiblings bounds the entries of a directory that hintMissingFile reads.
 const maxSiblings = 2000

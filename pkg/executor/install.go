@@ -44,9 +44,6 @@ func installLimits() sandbox.Limits {
 	}
 }
 
-// HintNote is the prefix of the note on what would probably have helped a program that failed.
-const HintNote = "hint: "
-
 // RegistryNote is the prefix of the note on a request of an installation that was not forwarded to the registry.
 const RegistryNote = "registry: "
 
@@ -89,6 +86,9 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 	if err != nil || packages == nil {
 		return nil, nil, err
 	}
+	if err := checkLockFits(j, packages); err != nil {
+		return nil, nil, err
+	}
 	if o.Frozen && !packages.Locked {
 		return nil, nil, sandbox.Errorf(sandbox.ErrInvalid, "frozen", "--lock FILE without --frozen, which writes one",
 			"the program has no lock that fixes the versions and digests of its packages")
@@ -119,6 +119,33 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 		}
 	}
 	return nil, &installation{key: key, packages: packages, plan: e.installPlan(j, packages)}, nil
+}
+
+// checkLockFits refuses a lock of other packages than those that the request names beside it.
+func checkLockFits(j *job, locked *language.Packages) error {
+	o := j.Job.Request.Options
+	if o.Lock == "" || len(o.Deps) == 0 && !o.Install {
+		return nil
+	}
+	lock, err := language.ParseLock(o.Lock)
+	if err != nil {
+		return err
+	}
+	again := j.Job
+	again.Request.Options.Lock = ""
+	asked, err := j.Language.Packages(&again)
+	if err != nil {
+		return err
+	}
+	var requires []string
+	if asked != nil {
+		requires = asked.Requirements
+	}
+	if !slices.Equal(requires, lock.Requires) && !slices.Equal(requires, locked.Requirements) {
+		return sandbox.Errorf(sandbox.ErrInvalid, "lock", "a new file, or the request without its packages",
+			"it does not fit: it is for %s, and the request is for %s", language.Listed(lock.Requires), language.Listed(requires))
+	}
+	return nil
 }
 
 // installPlan plans the sandbox of an installation: that of the run without its volumes, variables, inputs and network.
@@ -214,7 +241,14 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 		return false, err
 	}
 	steps := in.plan.Phases
+	locks := map[string][]byte(nil)
 	for i := range steps {
+		if last := i == len(steps)-1; locks == nil && (last || in.packages.Steps[i].Foreign) {
+			if locks, err = x.takeLocks(ctx, y.id, in, access); err != nil {
+				y.out.Close()
+				return false, err
+			}
+		}
 		ok, err := y.phase(ctx, &steps[i])
 		x.seq = y.seq
 		if err != nil {
@@ -233,7 +267,7 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 	y.out.Close()
 	x.out.Phases = y.out.Phases[:len(y.out.Phases)-1]
 	x.refused = y.out.Violations
-	return true, x.keepLayer(ctx, y.id, in, access)
+	return true, x.keepLayer(ctx, y.id, in, locks)
 }
 
 // fillPlan replaces the placeholders of the registry's address.
@@ -259,11 +293,41 @@ func fillPlan(p *Plan, access *deps.Access) {
 	}
 }
 
-// maxLockFile bounds a lock file of a tool.
+// maxLockFile bounds the lock files of a tool.
 const maxLockFile = 32 * sandbox.MiB
 
-// keepLayer copies the archive and the lock files out of the installing sandbox, and adds the layer.
-func (x *execution) keepLayer(ctx context.Context, id string, in *installation, access *deps.Access) error {
+// takeLocks copies the lock files of the tool out of the installing sandbox.
+func (x *execution) takeLocks(ctx context.Context, id string, in *installation, access *deps.Access) (map[string][]byte, error) {
+	locks := map[string][]byte{}
+	var patterns []string
+	for _, name := range in.packages.Locks {
+		patterns = append(patterns, path.Join(sandbox.WorkspaceDir, name))
+	}
+	if len(patterns) == 0 {
+		return locks, nil
+	}
+	return locks, x.takeInstalled(ctx, id, patterns, maxLockFile, func(f sandbox.File, r io.Reader) error {
+		text, err := io.ReadAll(r)
+		locks[strings.TrimPrefix(f.Path, sandbox.WorkspaceDir+"/")] = []byte(access.Restore(string(text)))
+		return err
+	})
+}
+
+// takeInstalled copies files out of an installing sandbox, all of them or none.
+func (x *execution) takeInstalled(ctx context.Context, id string, patterns []string, most sandbox.Size, each func(f sandbox.File, r io.Reader) error) error {
+	left, err := x.e.manager.Take(ctx, id, sandbox.Selection{Patterns: patterns, MaxBytes: most},
+		func(f sandbox.File, _ sandbox.Size, r io.Reader) error { return each(f, r) })
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
+	}
+	if err != nil {
+		return &sandbox.Error{Op: "keep the packages", Err: err}
+	}
+	return nil
+}
+
+// keepLayer copies the archive out of the installing sandbox, and adds the layer.
+func (x *execution) keepLayer(ctx context.Context, id string, in *installation, locks map[string][]byte) error {
 	spool, err := os.CreateTemp(x.e.opts.Layers.Dir, "layer-*")
 	if err != nil {
 		return err
@@ -272,30 +336,12 @@ func (x *execution) keepLayer(ctx context.Context, id string, in *installation, 
 	if err := os.Remove(spool.Name()); err != nil { // it ends with this process
 		return err
 	}
-	patterns := []string{layerArchive}
-	for _, name := range in.packages.Locks {
-		patterns = append(patterns, path.Join(sandbox.WorkspaceDir, name))
-	}
 	var size int64
-	locks := map[string][]byte{}
-	left, err := x.e.manager.Take(ctx, id, sandbox.Selection{Patterns: patterns, MaxBytes: in.plan.Spec.Limits.Disk},
-		func(f sandbox.File, _ sandbox.Size, r io.Reader) (err error) {
-			if f.Path == layerArchive {
-				size, err = io.Copy(spool, r)
-				return err
-			}
-			text, err := io.ReadAll(io.LimitReader(r, int64(maxLockFile)+1))
-			if err == nil && len(text) > int(maxLockFile) {
-				err = fmt.Errorf("%s is larger than %v", f.Path, maxLockFile)
-			}
-			locks[strings.TrimPrefix(f.Path, sandbox.WorkspaceDir+"/")] = []byte(access.Restore(string(text)))
-			return err
-		})
-	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("%s: %s", left[0].Path, left[0].Reason)
-	}
-	if err != nil {
-		return &sandbox.Error{Op: "keep the packages", Err: err}
+	if err := x.takeInstalled(ctx, id, []string{layerArchive}, in.plan.Spec.Limits.Disk, func(_ sandbox.File, r io.Reader) (err error) {
+		size, err = io.Copy(spool, r)
+		return err
+	}); err != nil {
+		return err
 	}
 	lock, err := in.packages.ReadLock(locks)
 	if err != nil {
@@ -367,7 +413,7 @@ func (j *job) declaredPackages() []string {
 // missingModules are parts of messages about a module that is not there.
 var missingModules = []string{
 	"No module named ", "Cannot find module ", "Cannot find package ", "no required module provides", "unresolved import", "can't find crate",
-	"unresolved module", "does not exist", "ERR_MODULE_NOT_FOUND", "Could not resolve", "no matching package named",
+	"unresolved module", "does not exist", "ERR_MODULE_NOT_FOUND", "ERR_UNSUPPORTED_ESM_URL_SCHEME", "Could not resolve", "no matching package named",
 }
 
 // hintPackages notes that a program which failed for want of a module declares packages that were not installed.
@@ -381,6 +427,6 @@ func (x *execution) hintPackages() {
 		return
 	}
 	if names := x.plan.declared(); len(names) > 0 {
-		x.note(HintNote + "the program declares packages (" + language.Listed(names) + "), and none were installed; to install them: --install")
+		x.note(language.HintNote + "the program declares packages (" + language.Listed(names) + "), and none were installed; to install them: --install")
 	}
 }

@@ -28,6 +28,7 @@ type Step struct {
 	Workdir string // default /workspace
 	Env     map[string]string
 	Offline bool // it runs without a network
+	Foreign bool // it runs code of packages, which can change everything in the sandbox: the locks are read before
 }
 
 // LayerDir is the directory of the installing sandbox that becomes the layer.

@@ -15,6 +15,11 @@
 // it again; it does nothing there. Variables that Node or the C library read at their start (NODE_* except NODE_ENV, TZ, LANG, LC_*,
 // LD_*) mean a cold start. Node's compile cache is not used: programs of different owners would share it.
 //
+// Packages (packages.go). npm installs them without their scripts; a layer is shown as /node_modules, where Node looks last from every
+// directory, so that the project's own packages come first. npm: imports (imports.go) are found in the sources, and rewritten to plain
+// names in the files of the sandbox once a layer is there. Commands of the layer are on PATH for the start script. Not installed:
+// workspaces, packages with addresses in place of versions, locks of npm 6.
+//
 // What differs from a cold start: /proc/self/cmdline lacks the user's arguments, /proc/self/environ ends in NULs, timestamps of events
 // and of timerify count from the start of the process.
 package javascript

@@ -26,7 +26,7 @@ var Language = language.Language{
 		"src/index.js", "src/index.mjs", "src/index.cjs", "src/main.js", "src/main.mjs", "src/main.cjs",
 	},
 	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry, Options: []string{"test"},
-	Plan: plan,
+	Packages: Packages, Plan: plan,
 }
 
 func findEntry(files []language.File, asked string) string {
@@ -119,6 +119,9 @@ func readPackage(files []language.File, name string) (p nodePackage) {
 }
 
 func plan(j *language.Job) error {
+	if err := ShowPackages(j); err != nil {
+		return err
+	}
 	if j.Request.Options.Test {
 		return addTests(j)
 	}
@@ -163,8 +166,12 @@ func addStart(j *language.Job) error {
 		j.Setenv("NODE_OPTIONS", strings.Join(flags, " "))
 	}
 	search := cmp.Or(j.Plan.Spec.Env["PATH"], sandbox.SearchPath)
+	commands := j.Inside("node_modules/.bin")
+	if j.Layer != nil {
+		commands += ":" + modulesAt + "/.bin"
+	}
 	run.Process.Env = map[string]string{
-		"PATH":                j.Inside("node_modules/.bin") + ":" + path.Dir(j.Tool.Path) + ":" + search,
+		"PATH":                commands + ":" + path.Dir(j.Tool.Path) + ":" + search,
 		"npm_lifecycle_event": "start", "npm_package_json": j.Inside(packageFile),
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
-// Node is the toolchain of JavaScript and TypeScript.
+// Node is the toolchain of JavaScript and TypeScript. Its further program "npm" is npm's main file, for Node.
 var Node = toolchain.Description{
 	Name: "node", Programs: []string{"node", "nodejs"}, Query: query,
 	Places: []string{
@@ -20,11 +20,14 @@ var Node = toolchain.Description{
 	},
 	Variables: []string{"NVM_DIR", "VOLTA_HOME", "ASDF_NODEJS_VERSION"},
 	Settings:  []string{"COREPACK_ENABLE_NETWORK=0"},
+	Detail:    "npm", // records of earlier searches lack it
 	Packages:  toolchain.Packages{Apt: "nodejs", Dnf: "nodejs", Apk: "nodejs", Pacman: "nodejs", Brew: "node"},
 }
 
 const queryScript = `process.stdout.write("` + toolchain.Mark + `version=" + process.versions.node + "\n` +
 	toolchain.Mark + `executable=" + process.execPath + "\n")`
+
+const npmMain = "npm-cli.js"
 
 func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, error) {
 	answer, err := s.Query(found.Name(), "-e", queryScript)
@@ -56,6 +59,12 @@ func query(s *toolchain.Search, found toolchain.Program) (*toolchain.Toolchain, 
 		}
 	default:
 		t.Home = filepath.Dir(real.Real())
+	}
+	// npm is beside Node, as a link to its main file.
+	if npm, err := s.Probe(filepath.Join(filepath.Dir(real.Real()), "npm")); err == nil && filepath.Base(npm.Real()) == npmMain {
+		if err := v.Show(filepath.Dir(filepath.Dir(npm.Real()))); err == nil {
+			t.Programs = map[string]string{"npm": npm.Real()}
+		}
 	}
 	return s.Finish(t, v, found, nil)
 }

@@ -21,8 +21,8 @@ var Language = language.Language{
 	},
 	Indexes:   []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
 	Toolchain: &javascript.Node, Image: "sandbox-run/typescript", FindEntry: findEntry,
-	Working: 64 * sandbox.MiB, // 10 MiB were measured for a small program
-	Plan:    plan,
+	Working:  64 * sandbox.MiB, // 10 MiB were measured for a small program
+	Packages: javascript.Packages, Plan: plan,
 }
 
 func findEntry(files []language.File, asked string) string {
@@ -38,6 +38,9 @@ func plan(j *language.Job) error {
 	entry := j.Entry
 	if language.Find(j.Files, entry) == nil { // a directory
 		entry = j.Language.Index(j.Files, entry)
+	}
+	if err := javascript.ShowPackages(j); err != nil {
+		return err
 	}
 	kit, err := j.UseKit()
 	if err != nil {
