@@ -45,7 +45,8 @@ func (m *Module) Sum() string {
 		sum := sha256.Sum256([]byte(list))
 		return "h1:" + base64.StdEncoding.EncodeToString(sum[:])
 	}
-	return fmt.Sprintf("%s %s %s\n%[1]s %[2]s/go.mod %[4]s\n", m.Path, m.Version, digest(m.tree()), digest(map[string]string{"go.mod": m.file()}))
+	file := digest(map[string]string{"go.mod": m.file()})
+	return fmt.Sprintf("%s %s %s\n%[1]s %[2]s/go.mod %[4]s\n", m.Path, m.Version, digest(m.tree()), file)
 }
 
 // Go serves modules as a module proxy does. The last version of a module is the latest.

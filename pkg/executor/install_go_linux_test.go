@@ -3,11 +3,15 @@ package executor
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
+	"github.com/sandbox-run/sandbox-run/pkg/deps/registry"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -47,12 +51,20 @@ func lockOf(t *testing.T, r *Result) string {
 	return string(text)
 }
 
+// expectRefused holds a request against what its usage error must say.
+func expectRefused(t *testing.T, e *Executor, req Request, said string) {
+	t.Helper()
+	if _, err := e.Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), said) {
+		t.Errorf("%v instead of %q", err, said)
+	}
+}
+
 // TestGoPackages: declared modules and what they depend on are installed once, and a lock installs the same layer.
 func TestGoPackages(t *testing.T) {
 	e, s := goPackages(t, greetModules...)
 	req := Request{Language: "go", Code: greetsGo, Options: LanguageOptions{Deps: []string{"example.com/greet"}}}
 	first := expectOn(t, e, req, want{said: []string{"hello world\n"}})
-	if d := first.Deps; d == nil || d.Cached || len(d.Packages) == 0 || !strings.HasPrefix(d.Packages[0].Hash, "h1:") || len(d.Lock.Files) != 2 {
+	if d := first.Deps; d.Cached || len(d.Packages) == 0 || !strings.HasPrefix(d.Packages[0].Hash, "h1:") || len(d.Lock.Files) != 2 {
 		t.Fatalf("%+v", d)
 	}
 	asked := len(s.Requests())
@@ -60,6 +72,19 @@ func TestGoPackages(t *testing.T) {
 	second := expectOn(t, e, req, want{said: []string{"hello world\n"}})
 	if d := second.Deps; d == nil || !d.Cached || d.Layer != first.Deps.Layer || len(s.Requests()) != asked {
 		t.Errorf("%+v, %q", d, s.Requests()[asked:])
+	}
+	tested := req
+	tested.Code = "package main\n\nimport (\n\t\"testing\"\n\n\t\"example.com/greet\"\n)\n\n" +
+		"func TestHello(t *testing.T) { t.Log(greet.Hello(\"TEST\")) }\n"
+	tested.Args = []string{"-v"}
+	if d := expectOn(t, e, tested, want{has: []string{"hello test"}}).Deps; !d.Cached || d.Layer != first.Deps.Layer {
+		t.Errorf("%+v", d)
+	}
+	tree := req
+	tree.Code, tree.Files = "", []File{{Path: "main.go", Data: []byte("package main\n\nfunc main() { hello() }\n")},
+		{Path: "h.go", Data: []byte(strings.Replace(greetsGo, "func main()", "func hello()", 1))}}
+	if d := expectOn(t, e, tree, want{said: []string{"hello world\n"}}).Deps; !d.Cached || d.Layer != first.Deps.Layer {
+		t.Errorf("%+v", d)
 	}
 	// A package below the top has needs of its own.
 	req.Code = shoutsGo
@@ -70,7 +95,7 @@ func TestGoPackages(t *testing.T) {
 	locked := req
 	locked.Options = LanguageOptions{Lock: lockOf(t, loud), Frozen: true}
 	frozen := expectOn(t, e, locked, want{said: []string{"hello world!\n"}})
-	if d := frozen.Deps; d.Cached || d.Layer != loud.Deps.Layer || !slices.Equal(d.Packages, loud.Deps.Packages) || lockOf(t, frozen) != lockOf(t, loud) {
+	if d := frozen.Deps; d.Cached || d.Layer != loud.Deps.Layer || lockOf(t, frozen) != lockOf(t, loud) {
 		t.Errorf("%+v instead of %+v", d, loud.Deps)
 	}
 	req.Options.DepsRefresh = true
@@ -78,18 +103,17 @@ func TestGoPackages(t *testing.T) {
 		t.Errorf("%+v instead of %+v", again.Deps, loud.Deps)
 	}
 	locked.Options.Deps = []string{"example.com/Words"}
-	if _, err := e.Execute(t.Context(), locked); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "example.com/Words is not among") {
-		t.Error(err)
-	}
+	expectRefused(t, e, locked, "example.com/Words is not among")
 }
 
 // TestGoPackagesOfProject: go.mod says what is installed, and go.sum what that must be.
 func TestGoPackagesOfProject(t *testing.T) {
 	e, s := goPackages(t, greetModules...)
 	words, greet := &greetModules[1], &greetModules[2]
+	const module = "\n\ngo 1.21\n\nrequire (\n\texample.com/greet v1.1.0\n\texample.com/Words v1.2.0 // indirect\n)\n"
 	files := func(sum string) []File {
 		list := []File{
-			{Path: "go.mod", Data: []byte("module example.org/x\n\ngo 1.21\n\nrequire (\n\texample.com/greet v1.1.0\n\texample.com/Words v1.2.0 // indirect\n)\n")},
+			{Path: "go.mod", Data: []byte("module example.org/x" + module)},
 			{Path: "main.go", Data: []byte(shoutsGo)},
 		}
 		if sum != "" {
@@ -106,9 +130,7 @@ func TestGoPackagesOfProject(t *testing.T) {
 		t.Errorf("versions were looked up: %q", s.Requests())
 	}
 	req.Files = files("")
-	if _, err := e.Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "no lock") {
-		t.Error(err)
-	}
+	expectRefused(t, e, req, "no lock")
 	req.Options.Frozen = false
 	if again := expectOn(t, e, req, want{said: []string{"hello world!\n"}}); again.Deps.Layer != r.Deps.Layer {
 		t.Errorf("%+v instead of %+v", again.Deps, r.Deps)
@@ -123,7 +145,7 @@ func TestGoPackagesOfProject(t *testing.T) {
 		{Path: "go.work", Data: []byte("go 1.21\n\nuse (\n\t./a\n\t./b\n)\n")},
 		{Path: "a/go.mod", Data: []byte("module example.org/a\n\ngo 1.21\n")},
 		{Path: "a/main.go", Data: []byte("package main\n\nimport \"example.org/b\"\n\nfunc main() { println(b.Say()) }\n")},
-		{Path: "b/go.mod", Data: []byte("module example.org/b\n\ngo 1.21\n\nrequire (\n\texample.com/greet v1.1.0\n\texample.com/Words v1.2.0 // indirect\n)\n")},
+		{Path: "b/go.mod", Data: []byte("module example.org/b" + module)},
 		{Path: "b/go.sum", Data: []byte(words.Sum() + greet.Sum())},
 		{Path: "b/b.go", Data: []byte("package b\n\nimport \"example.com/greet/loud\"\n\nfunc Say() string { return loud.Hello() }\n")},
 	}}
@@ -133,24 +155,23 @@ func TestGoPackagesOfProject(t *testing.T) {
 		t.Errorf("%+v instead of %+v", frozen.Deps, r.Deps)
 	}
 	req.Options = LanguageOptions{Deps: []string{"example.com/greet"}}
-	if _, err := e.Execute(t.Context(), req); !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "workspace") {
-		t.Error(err)
-	}
+	expectRefused(t, e, req, "workspace")
 }
 
 // TestGoPackagesThatFail: the go command's own words say why, and nothing is kept.
 func TestGoPackagesThatFail(t *testing.T) {
 	whole := testregistry.Module{Path: "example.com/short", Version: "v1.0.0", Files: map[string]string{"s.go": "package short\n"}}
-	archive := testregistry.Zip(map[string]string{"example.com/short@v1.0.0/s.go": "package short\n", "example.com/short@v1.0.0/go.mod": "module example.com/short\n"})
+	archive := testregistry.Zip(map[string]string{"example.com/short@v1.0.0/s.go": "package short\n", "example.com/short@v1.0.0/go.mod": "module x\n"})
 	whole.Archive = archive[:len(archive)/2]
 	e, _ := goPackages(t,
 		whole,
 		testregistry.Module{Path: "example.com/hostile", Version: "v1.0.0",
-			Archive: testregistry.Zip(map[string]string{"example.com/hostile@v1.0.0/go.mod": "module example.com/hostile\n", "example.com/hostile@v1.0.0/../../x": "x"})},
+			Archive: testregistry.Zip(map[string]string{"example.com/hostile@v1.0.0/go.mod": "module x\n", "example.com/hostile@v1.0.0/../../x": "x"})},
 		testregistry.Module{Path: "example.com/other", Version: "v1.0.0",
 			Archive: testregistry.Zip(map[string]string{"example.com/another@v1.0.0/go.mod": "module example.com/another\n"})},
 		testregistry.Module{Path: "example.com/needs", Version: "v1.0.0", Files: map[string]string{
-			"go.mod": "module example.com/needs\n\ngo 1.21\n\nrequire example.com/absent v1.0.0\n", "n.go": "package needs\n\nimport _ \"example.com/absent\"\n"}},
+			"go.mod": "module example.com/needs\n\ngo 1.21\n\nrequire example.com/absent v1.0.0\n",
+			"n.go":   "package needs\n\nimport _ \"example.com/absent\"\n"}},
 	)
 	for dep, said := range map[string]string{
 		"example.com/short":        "not a valid zip file",
@@ -165,5 +186,42 @@ func TestGoPackagesThatFail(t *testing.T) {
 	}
 	if list, err := e.opts.Layers.List(); err != nil || len(list) > 0 {
 		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestRealGoPackages installs a module with dependencies from the real registry. SANDBOX_RUN_TEST_REAL_REGISTRIES may name a
+// registries.yaml.
+func TestRealGoPackages(t *testing.T) {
+	file := os.Getenv("SANDBOX_RUN_TEST_REAL_REGISTRIES")
+	if file == "" {
+		t.Skip("needs SANDBOX_RUN_TEST_REAL_REGISTRIES=1, or the path of a registries.yaml")
+	}
+	e := packageEngine(t, nil)
+	if e.opts.RegistriesFile = ""; filepath.IsAbs(file) {
+		e.opts.RegistriesFile = file
+	}
+	e.opts.Registries = registry.Local{File: e.opts.RegistriesFile}
+	const code = `package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	c := &cobra.Command{Use: "x", Run: func(*cobra.Command, []string) { fmt.Println("ran") }}
+	_ = c.Execute()
+}
+`
+	req := Request{Language: "go", Code: code, Options: LanguageOptions{Deps: []string{"github.com/spf13/cobra@v1.9.1"}}}
+	r := expectOn(t, e, req, want{stdout: "ran\n"})
+	const h1 = "h1:CXSaggrXdbHK9CF+8ywj8Amf7PBRmPCOJugH954Nnlo="
+	if d := r.Deps; len(d.Packages) < 3 || !slices.ContainsFunc(d.Packages, func(p language.Package) bool { return p.Hash == h1 }) {
+		t.Errorf("%+v", d)
+	}
+	req.Options = LanguageOptions{Lock: lockOf(t, r), Frozen: true}
+	if frozen := expectOn(t, e, req, want{stdout: "ran\n"}); frozen.Deps.Layer != r.Deps.Layer {
+		t.Errorf("%+v instead of %+v", frozen.Deps, r.Deps)
 	}
 }

@@ -32,8 +32,8 @@ const (
 
 // listScript lists the modules of the layer, and removes from it what changes with time or is not read again: the answers of the checksum
 // database, and the archives, which lie beside the modules unpacked.
-const listScript = `"$0" mod download -json >` + sandbox.WorkspaceDir + "/" + listFile + ` && cd ` + language.LayerDir + "/" + modulesDir + `/cache &&
-rm -rf download/sumdb && find download -name '*.zip' -exec rm -f {} +`
+const listScript = `"$0" mod download -json >` + sandbox.WorkspaceDir + "/" + listFile + ` &&
+cd ` + language.LayerDir + "/" + modulesDir + `/cache && rm -rf download/sumdb && find download -name '*.zip' -exec rm -f {} +`
 
 // moduleFiles are the names of the files that say which modules a program needs.
 var moduleFiles = []string{"go.mod", "go.sum", workspaceFile, "go.work.sum"}
@@ -135,8 +135,8 @@ func describe(j *language.Job, d *manifest, deps []goModule, requirements []stri
 		Registry: "go", Requirements: slices.Compact(requirements), Locked: len(deps) == 0 && d.unlocked() == "",
 		Locks: []string{sourceDir, listFile}, ReadLock: readModules,
 		Env: map[string]string{
-			"GOPROXY": language.Index, "GOSUMDB": language.Checksums, "GOVCS": "*:off", "GOFLAGS": "-modcacherw", "GOTOOLCHAIN": "local", "GOENV": "off",
-			"CGO_ENABLED": "0", "GOCACHE": sandbox.TmpDir + "/go-build", "GOPATH": sandbox.TmpDir + "/go",
+			"GOPROXY": language.Index, "GOSUMDB": language.Checksums, "GOVCS": "*:off", "GOFLAGS": "-modcacherw", "GOTOOLCHAIN": "local",
+			"GOENV": "off", "CGO_ENABLED": "0", "GOCACHE": sandbox.TmpDir + "/go-build", "GOPATH": sandbox.TmpDir + "/go",
 			"GOMODCACHE": path.Join(language.LayerDir, modulesDir),
 		},
 		Files: []sandbox.File{noTelemetry},
