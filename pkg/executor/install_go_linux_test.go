@@ -161,12 +161,12 @@ func TestGoPackagesOfProject(t *testing.T) {
 // TestGoPackagesThatFail: the go command's own words say why, and nothing is kept.
 func TestGoPackagesThatFail(t *testing.T) {
 	whole := testregistry.Module{Path: "example.com/short", Version: "v1.0.0", Files: map[string]string{"s.go": "package short\n"}}
-	archive := testregistry.Zip(map[string]string{"example.com/short@v1.0.0/s.go": "package short\n", "example.com/short@v1.0.0/go.mod": "module x\n"})
+	archive := testregistry.Zip(map[string]string{"example.com/short@v1.0.0/s.go": "package short\n"})
 	whole.Archive = archive[:len(archive)/2]
 	e, _ := goPackages(t,
 		whole,
 		testregistry.Module{Path: "example.com/hostile", Version: "v1.0.0",
-			Archive: testregistry.Zip(map[string]string{"example.com/hostile@v1.0.0/go.mod": "module x\n", "example.com/hostile@v1.0.0/../../x": "x"})},
+			Archive: testregistry.Zip(map[string]string{"example.com/hostile@v1.0.0/../../x": "x"})},
 		testregistry.Module{Path: "example.com/other", Version: "v1.0.0",
 			Archive: testregistry.Zip(map[string]string{"example.com/another@v1.0.0/go.mod": "module example.com/another\n"})},
 		testregistry.Module{Path: "example.com/needs", Version: "v1.0.0", Files: map[string]string{
