@@ -67,6 +67,9 @@ func TestGoPackages(t *testing.T) {
 	if d := first.Deps; d.Cached || len(d.Packages) == 0 || !strings.HasPrefix(d.Packages[0].Hash, "h1:") || len(d.Lock.Files) != 2 {
 		t.Fatalf("%+v", d)
 	}
+	if len(first.Violations) > 0 {
+		t.Errorf("%+v", first.Violations)
+	}
 	asked := len(s.Requests())
 	req.Code += "// changed\n"
 	second := expectOn(t, e, req, want{said: []string{"hello world\n"}})

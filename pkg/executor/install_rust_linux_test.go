@@ -44,6 +44,9 @@ func TestRustPackages(t *testing.T) {
 		!strings.HasPrefix(d.Packages[1].Hash, "sha256:") || len(d.Lock.Files) != 2 {
 		t.Errorf("%+v", d)
 	}
+	if len(first.Violations) > 0 {
+		t.Errorf("%+v", first.Violations)
+	}
 	asked := len(s.Requests())
 	files := req
 	files.Code, files.Files = "", []File{{Path: "prog.rs", Data: []byte("mod own;\n\nfn main() { own::say() }\n\n#[test]\nfn works() {}\n")},
@@ -80,7 +83,7 @@ func TestRustPackagesOfProject(t *testing.T) {
 	e, s := rustPackages(t, greetCrates...)
 	const app = "[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2021\"\n\n[dependencies]\n"
 	manifest := app + "greet = \"1\"\nown = { path = \"own\" }\n"
-	const mirror = "[source.crates-io]\nreplace-with = \"m\"\n[source.m]\nregistry = \"sparse+http://localhost/\"\n" // of the user's own machine
+	const mirror = "[source.crates-io]\nreplace-with = \"m\"\n[source.m]\nregistry = \"sparse+http://localhost/\"\n"
 	project := []File{
 		{Path: "Cargo.toml", Data: []byte(manifest)},
 		{Path: "src/main.rs", Data: []byte("fn main() { println!(\"{}{}\", greet::hello(), own::MARK) }\n")},

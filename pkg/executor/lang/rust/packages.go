@@ -108,7 +108,10 @@ func packages(j *language.Job) (*language.Packages, error) {
 	target := path.Join(language.LayerDir, cratesDir)
 	p.Files = append(p.Files, sandbox.File{Path: cargoHome + "/config.toml", Data: []byte(registryConfig)},
 		sandbox.File{Path: target + "/.keep", Data: []byte{}}) // cargo makes no directory for a project without crates
-	p.Env = map[string]string{"CARGO_HOME": cargoHome, "CARGO_TERM_COLOR": "never", "CARGO_NET_RETRY": "2", "RUSTC": j.Tool.Path}
+	p.Env = map[string]string{
+		"CARGO_HOME": cargoHome, "CARGO_TERM_COLOR": "never", "CARGO_NET_RETRY": "2", "RUSTC": j.Tool.Path,
+		"CARGO_HTTP_MULTIPLEXING": "false", // the network refuses requests to upgrade to HTTP/2
+	}
 	maps.Copy(p.Env, j.Tool.Env)
 	vendor := []string{cargo, "vendor", "--quiet", "--versioned-dirs", "--respect-source-config"}
 	if p.Locked {
