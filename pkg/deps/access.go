@@ -13,10 +13,10 @@ const ProxyName = "registry.sandbox-run.internal"
 
 // Access is how an installation reaches its registry.
 type Access struct {
-	Address   netip.AddrPort `json:"address"` // of the proxy, on this machine
-	Base      string         `json:"base"`    // URL in the sandbox: http://PROXYNAME/TOKEN
-	Index     string         `json:"index"`   // URL in the sandbox
-	Checksums string         `json:"checksums,omitempty"`
+	Address   netip.AddrPort `json:"address"`             // of the proxy, on this machine
+	Base      string         `json:"base"`                // URL in the sandbox: http://PROXYNAME/TOKEN
+	Index     string         `json:"index"`               // URL in the sandbox
+	Checksums string         `json:"checksums,omitempty"` // URL in the sandbox of Go's checksum database; "": none
 }
 
 // Registries serve package registries to installations.
@@ -27,9 +27,9 @@ type Registries interface {
 
 // Fill replaces the placeholders of package language.
 func (a *Access) Fill(text string) string {
-	checksums := a.Checksums
-	if checksums == "" {
-		checksums = "off"
+	checksums := "off"
+	if a.Checksums != "" {
+		checksums = "sum.golang.org " + a.Checksums
 	}
 	return strings.NewReplacer(language.Registry, a.Base, language.Index, a.Index, language.Checksums, checksums).Replace(text)
 }

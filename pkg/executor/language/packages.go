@@ -41,7 +41,7 @@ const Registry = "{registry}"
 // Index stands for the address of the registry's index: that of the configuration, or of the table in package registry.
 const Index = "{index}"
 
-// Checksums stands for the address of Go's checksum database; it becomes "off" where there is none.
+// Checksums stands for the value of GOSUMDB: Go's checksum database and its address, or "off" where there is none.
 const Checksums = "{checksums}"
 
 // Layer is a set of installed packages, to be shown to sandboxes.
@@ -92,6 +92,16 @@ func ParseLock(text string) (*Lock, error) {
 		return nil, sandbox.Invalid("lock", "it is not a lock of sandbox-run: %w", err)
 	}
 	return l, nil
+}
+
+// Covers refuses a lock that was made without one of some requirements.
+func (l *Lock) Covers(requirements []string) error {
+	for _, r := range requirements {
+		if !slices.Contains(l.Requires, r) {
+			return sandbox.Errorf(sandbox.ErrInvalid, "lock", "remove the lock, and the next run writes another", "%s is not among what it was made for", r)
+		}
+	}
+	return nil
 }
 
 // JoinRequirements puts the parts of requirements together that were separated at a comma within them: requests>=2,<3 and pkg[a,b].

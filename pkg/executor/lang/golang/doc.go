@@ -5,11 +5,16 @@
 //
 // Lifecycle, concurrency. As package language says: static data, and pure plans.
 //
-// Limits. No module is downloaded. Sources are parsed on the host (go/parser, at most 1 MiB of a file) for their imports.
+// Limits. A run downloads no module. Sources are parsed on the host (go/parser, at most 1 MiB of a file) for their imports.
 //
 // Modules. A module project is built from its vendor directory, or from the modules that its go.mod and go.sum name: those files of the
 // user's module cache are copied in as a module proxy below $HOME. Nothing else of that cache is visible. Tests are compiled in the
 // compile phase and run like a program.
+//
+// Packages (packages.go). With --deps, --install or --lock, the modules come from a layer instead, which is a module cache, unpacked and
+// read-only: a build of three modules takes 1.8 s of CPU time with it, and 2.3 s with the same modules as a module proxy. go get chooses
+// versions, and go mod download makes the layer; neither executes anything of a module or of the program. The run has the go.mod and
+// go.sum with which the modules were installed. The go command compiles the modules anew whenever the program has changed.
 //
 // Snippets are cut at the top level: declarations and variables that functions use are hoisted, the rest becomes main, and line
 // directives keep the user's positions.

@@ -23,7 +23,7 @@ var Language = language.Language{
 	Variables: []string{"GOPATH", "GOMODCACHE", "GOENV"},
 	Limits:    sandbox.Limits{Memory: 128 * sandbox.MiB},
 	Working:   256 * sandbox.MiB, // 80 MiB were measured for a program with net/http
-	Inspect:   findUserModules, Plan: plan,
+	Inspect:   findUserModules, Packages: packages, Plan: plan,
 }
 
 const (
@@ -45,6 +45,9 @@ func goFlags(version string) []string {
 	return []string{"-buildvcs=false", "-pgo=off"}
 }
 
+// noTelemetry is a file without which each go command in a fresh home starts a second one that searches for reports to upload.
+var noTelemetry = sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")}
+
 // goEnv returns the variables of the go command, in the sandbox and while the cache is filled on the host: both have to agree on
 // everything that affects a compiled package.
 func goEnv(cache string) map[string]string {
@@ -59,6 +62,9 @@ func plan(j *language.Job) error {
 		return err
 	}
 	modules, _ := j.Inspected.([]goModule)
+	if j.Layer != nil {
+		modules = layerModules(j.Layer)
+	}
 	env := map[string]string{}
 	maps.Copy(env, j.Tool.Env)
 	maps.Copy(env, goEnv(sandbox.TmpDir+"/go-build"))
@@ -83,14 +89,23 @@ func plan(j *language.Job) error {
 	if j.Image != nil { // its module cache may be a read-only directory
 		env["GOPATH"], env["GOMODCACHE"] = sandbox.HomeDir+"/go", ""
 	}
+	if j.Layer != nil {
+		j.Mount(path.Join(j.Layer.Dir, modulesDir), modulesAt)
+		env["GOMODCACHE"] = modulesAt
+		if warm != "" {
+			env["GODEBUG"] = "goindex=0" // the cache can not take an index of these modules
+		}
+	}
 	for _, m := range modules {
+		if len(m.files) == 0 {
+			continue
+		}
 		env["GOPROXY"] = "file://" + goProxyDir
 		for _, f := range m.files {
 			j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: path.Join(goProxyDir, f.Path), Open: f.Open})
 		}
 	}
-	// Without this, each go command in a fresh home starts a second one that searches for reports to upload.
-	j.Plan.Files = append(j.Plan.Files, sandbox.File{Path: sandbox.HomeDir + "/.config/go/telemetry/mode", Data: []byte("off")})
+	j.Plan.Files = append(j.Plan.Files, noTelemetry)
 
 	build := func(verb []string, binary string, targets ...string) {
 		args := slices.Concat([]string{j.Tool.Path}, verb, goFlags(j.Tool.Version), []string{goLinkFlags})
@@ -107,7 +122,7 @@ func plan(j *language.Job) error {
 		c := j.AddCompile(products, append(args, targets...)...)
 		c.Process.Env = env
 		c.Process.Workdir = j.Inside(p.root)
-		if warm != "" {
+		if warm != "" && j.Layer == nil {
 			c.RunAgain(missesIndex, "GODEBUG", "goindex=0")
 			if p.direct && j.Image == nil {
 				c.Process.Args = directly(binary, targets[0], c.Process.Args)

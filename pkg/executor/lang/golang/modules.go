@@ -16,10 +16,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// goModule is a module that a program names and the user's module cache has, in the form of a module proxy.
+// goModule is a module that a program names. The user's module cache has it in the form of a module proxy, a layer unpacked.
 type goModule struct {
 	path, version string
-	files         []language.File // relative to the top of a proxy
+	indirect      bool            // no package of the requiring module imports it
+	files         []language.File // of the user's module cache, relative to the top of a proxy
+	dir           string          // of a layer, on the host
 }
 
 func (m *goModule) id() string { return m.path + "@" + m.version }
@@ -33,8 +35,12 @@ func (m *goModule) archive() *language.File {
 	return &m.files[i]
 }
 
-// findUserModules finds the modules of go.sum and go.mod in the user's module cache. The sandbox sees nothing else of the cache.
+// findUserModules finds the modules of go.sum and go.mod in the user's module cache. The sandbox sees nothing else of the cache. Nothing of
+// it is used by a program whose modules are to be installed.
 func findUserModules(_ context.Context, j *language.Job) error {
+	if o := &j.Request.Options; len(o.Deps) > 0 || o.Install || o.Lock != "" {
+		return nil
+	}
 	files := j.Files
 	if len(files) == 1 {
 		src, err := files[0].Content()
@@ -139,8 +145,8 @@ func missingModule(files []language.File, have []goModule, required map[string]s
 			}) {
 				continue
 			}
-			return sandbox.Errorf(sandbox.ErrInvalid, "modules", "go mod download, or go mod vendor, in the project first",
-				"%s imports %s, and module %s %s is neither vendored nor in the module cache; nothing is downloaded here", f.Path, i, module, version)
+			return sandbox.Errorf(sandbox.ErrInvalid, "modules", "--install, or go mod vendor in the project first",
+				"%s imports %s, and module %s %s is neither vendored nor in the module cache", f.Path, i, module, version)
 		}
 	}
 	return nil
@@ -187,7 +193,7 @@ func readGoMod(text string) []goModule {
 	replaced := map[string][]string{}
 	block := ""
 	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "//")
+		line, comment, _ := strings.Cut(line, "//")
 		words := strings.Fields(line)
 		for i := range words {
 			words[i] = strings.Trim(words[i], "\"`")
@@ -208,7 +214,7 @@ func readGoMod(text string) []goModule {
 		}
 		switch {
 		case verb == "require" && len(words) >= 2:
-			required = append(required, goModule{path: words[0], version: words[1]})
+			required = append(required, goModule{path: words[0], version: words[1], indirect: strings.TrimSpace(comment) == "indirect"})
 		case verb == "replace" && slices.Contains(words, "=>") && words[0] != "=>":
 			replaced[words[0]] = words[slices.Index(words, "=>")+1:]
 		}
@@ -219,7 +225,7 @@ func readGoMod(text string) []goModule {
 			if len(to) != 2 {
 				continue
 			}
-			all = append(all, goModule{path: to[0], version: to[1]})
+			all = append(all, goModule{path: to[0], version: to[1], indirect: m.indirect})
 			if to[0] != m.path {
 				continue
 			}

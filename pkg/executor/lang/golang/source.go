@@ -55,6 +55,7 @@ func readGo(j *language.Job) (*goProgram, error) {
 			return nil, err
 		}
 	}
+	useLayer(j)
 	var files []goFile
 	for i := range j.Files {
 		f := &j.Files[i]
@@ -166,9 +167,7 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 	if p.root == "" {
 		p.root = "."
 		if language.Find(j.Files, "go.work") == nil {
-			// As the Go playground calls it.
-			module := "module play.ground\n\ngo " + languageVersion(j.Tool.Version) + "\n"
-			j.Files = append(j.Files, language.File{Path: "go.mod", Data: []byte(module)})
+			j.Files = append(j.Files, language.File{Path: "go.mod", Data: []byte(playModule(j))})
 		}
 	}
 	p.vendored = language.Find(j.Files, path.Join(p.root, "vendor/modules.txt")) != nil

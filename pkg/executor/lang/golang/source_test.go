@@ -152,12 +152,18 @@ replace (
 	c.com/z v0.0.0-20200101000000-abcdefabcdef => f.com/fork v1.2.3
 )
 `
-	got := fmt.Sprint(readGoMod(text))
-	if want := "[{a.com/x v1.0.0 []} {b.com/Y/v2 v2.1.0 []} {f.com/fork v1.2.3 []}]"; got != want {
+	listed := func(all []goModule) (text string) {
+		for _, m := range all {
+			text += fmt.Sprint(m.id(), map[bool]string{true: " indirect"}[m.indirect], "; ")
+		}
+		return text
+	}
+	got := listed(readGoMod(text))
+	if want := "a.com/x@v1.0.0 indirect; b.com/Y/v2@v2.1.0; f.com/fork@v1.2.3; "; got != want {
 		t.Errorf("%s instead of %s", got, want)
 	}
-	got = fmt.Sprint(readGoSum("a.com/x v1.0.0 h1:x=\na.com/x v1.0.0/go.mod h1:y=\n\nbroken\n"))
-	if want := "[{a.com/x v1.0.0 []} {a.com/x v1.0.0 []}]"; got != want {
+	got = listed(readGoSum("a.com/x v1.0.0 h1:x=\na.com/x v1.0.0/go.mod h1:y=\n\nbroken\n"))
+	if want := "a.com/x@v1.0.0; a.com/x@v1.0.0; "; got != want {
 		t.Errorf("%s instead of %s", got, want)
 	}
 	for _, m := range []goModule{{path: "../../etc", version: "v1"}, {path: "/etc", version: "v1"}, {path: "a", version: "../v1"},

@@ -197,7 +197,7 @@ func isStandardName(p string) bool {
 func (w *libraryCache) unread(have map[string]bool) []goModule {
 	var all []goModule
 	for _, m := range w.modules {
-		if !have[m.id()] && m.archive() != nil {
+		if !have[m.id()] && (m.archive() != nil || m.dir != "") {
 			all = append(all, m)
 		}
 	}
@@ -263,6 +263,14 @@ const maxModuleSource = 4 << 20
 
 // imports returns the imports of a module's packages. A module that can not be read has none: the go command reports the error.
 func (m *goModule) imports() []string {
+	if m.dir != "" {
+		root, err := os.OpenRoot(m.dir)
+		if err != nil {
+			return nil
+		}
+		defer root.Close()
+		return importsBelow(root.FS())
+	}
 	r, err := m.archive().Open()
 	if err != nil {
 		return nil
@@ -280,29 +288,31 @@ func (m *goModule) imports() []string {
 	if err != nil {
 		return nil
 	}
+	return importsBelow(archive)
+}
+
+// importsBelow returns the imports of all sources in a tree, without those that can not be read.
+func importsBelow(tree fs.FS) []string {
 	all := map[string]bool{}
-	for _, f := range archive.File {
-		if path.Ext(f.Name) != ".go" || strings.HasSuffix(f.Name, "_test.go") || f.UncompressedSize64 > maxModuleSource {
-			continue
+	_ = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || !entry.Type().IsRegular() {
+			return nil
 		}
-		src, err := readZipped(f)
+		f, err := tree.Open(name)
 		if err != nil {
-			continue
+			return nil
+		}
+		defer f.Close()
+		src, err := io.ReadAll(io.LimitReader(f, maxModuleSource+1))
+		if err != nil || len(src) > maxModuleSource {
+			return nil
 		}
 		for _, i := range importsOf(src) {
 			all[i] = true
 		}
-	}
+		return nil
+	})
 	return slices.Sorted(maps.Keys(all))
-}
-
-func readZipped(f *zip.File) (_ []byte, err error) {
-	r, err := f.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	return io.ReadAll(io.LimitReader(r, maxModuleSource))
 }
 
 const (

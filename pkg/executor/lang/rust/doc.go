@@ -1,10 +1,15 @@
-// Package rust is the language Rust: single files by rustc, projects by cargo without a registry.
+// Package rust is the language Rust: single files by rustc, projects and files with packages by cargo without a registry.
 //
 // Place in the flow. One value of language.Language in the executor's table; imports package language and toolchain.
 //
 // Lifecycle, concurrency. As package language says: static data, and pure plans.
 //
-// Limits. No crate is downloaded.
+// Limits. A run downloads no crate.
+//
+// Packages (packages.go). With --deps, --install or --lock, cargo vendor makes a layer from a sparse registry, and the run has a
+// configuration that replaces crates.io by it. cargo vendor executes nothing. Build scripts and procedural macros of crates run in the
+// compile phase, as those of the program do, without a network, so that --allow-install-scripts is not needed. A program without a
+// manifest gets one. Crates are compiled anew whenever the program has changed.
 //
 // Linker. rustc calls cc, and that calls the lld that comes with Rust from 1.90 on. Half of a small program's cost is the linker's
 // reading of the standard library, and GNU's linkers take longer.

@@ -21,11 +21,11 @@ var Language = language.Language{
 	Source: "main.rs", Mains: []string{"main.rs", "src/main.rs"}, Directory: true,
 	Sample:    "fn main() {}\n",
 	Toolchain: &description, Image: "sandbox-run/rust", Options: []string{"release", "edition", "test"},
-	Limits:  sandbox.Limits{Memory: 128 * sandbox.MiB},
-	Test:    sandbox.Limits{Memory: 1 * sandbox.GiB}, // rustc compiles the tests of the documentation during the run
-	Compile: sandbox.Limits{Wall: 2 * time.Minute},   // the crates of a project are compiled with it
-	Working: 512 * sandbox.MiB,                       // 180 MiB were measured for a small program; crates take more
-	Plan:    plan,
+	Limits:   sandbox.Limits{Memory: 128 * sandbox.MiB},
+	Test:     sandbox.Limits{Memory: 1 * sandbox.GiB}, // rustc compiles the tests of the documentation during the run
+	Compile:  sandbox.Limits{Wall: 2 * time.Minute},   // the crates of a project are compiled with it
+	Working:  512 * sandbox.MiB,                       // 180 MiB were measured for a small program; crates take more
+	Packages: packages, Plan: plan,
 }
 
 // defaultEdition is the edition of a file without a project.
@@ -34,8 +34,14 @@ const defaultEdition = "2021"
 func plan(j *language.Job) error {
 	var run *language.Phase
 	var err error
+	made := false // of a program without a manifest
+	if j.Layer != nil {
+		if made, err = useLayer(j); err != nil {
+			return err
+		}
+	}
 	if manifests(j.Files) {
-		run, err = planCargo(j)
+		run, err = planCargo(j, made)
 	} else {
 		run, err = planRustc(j)
 	}
@@ -50,17 +56,13 @@ func plan(j *language.Job) error {
 
 // planRustc compiles one file and its modules.
 func planRustc(j *language.Job) (*language.Phase, error) {
-	entry := j.Entry
-	if entry == "." || language.Find(j.Files, entry) == nil {
-		entry = rustMain(j, entry)
-		if entry == "" {
-			return nil, sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry FILE",
-				"which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", "))
-		}
+	entry, err := entryOf(j)
+	if err != nil {
+		return nil, err
 	}
-	edition := cmp.Or(j.Request.Options.Edition, defaultEdition)
-	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
-		return nil, sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
+	edition, err := editionOf(&j.Request.Options)
+	if err != nil {
+		return nil, err
 	}
 	// Panics and traces use the file name of this command line.
 	args := []string{j.Tool.Path, "--edition", edition, "--crate-name", "main", "--out-dir", language.BuildDir, "-Cdebuginfo=1"}
@@ -85,6 +87,28 @@ func planRustc(j *language.Job) (*language.Phase, error) {
 	return j.AddRun(binary), nil
 }
 
+// entryOf returns the file with which a program without a manifest starts.
+func entryOf(j *language.Job) (string, error) {
+	if j.Entry != "." && language.Find(j.Files, j.Entry) != nil {
+		return j.Entry, nil
+	}
+	entry := rustMain(j, j.Entry)
+	if entry == "" {
+		return "", sandbox.Errorf(sandbox.ErrInvalid, "entry", "--entry FILE",
+			"which file starts this Rust program? There is none of %s", strings.Join(j.Language.Mains, ", "))
+	}
+	return entry, nil
+}
+
+// editionOf returns the edition of a program without a manifest.
+func editionOf(o *language.Options) (string, error) {
+	edition := cmp.Or(o.Edition, defaultEdition)
+	if !slices.Contains([]string{"2015", "2018", "2021", "2024"}, edition) {
+		return "", sandbox.Invalid("edition", "%q is none of 2015, 2018, 2021, 2024", edition)
+	}
+	return edition, nil
+}
+
 // rustMain returns the entry file of a tree without a manifest.
 func rustMain(j *language.Job, dir string) string {
 	if main := language.FirstFile(j.Files, dir, j.Language.Mains); main != "" {
@@ -102,9 +126,9 @@ func rustMain(j *language.Job, dir string) string {
 	return ""
 }
 
-// planCargo builds a project from its own files: the sandbox has no registry of packages.
-func planCargo(j *language.Job) (*language.Phase, error) {
-	if j.Request.Options.Edition != "" {
+// planCargo builds a project from its own files and the layer: the sandbox has no registry of packages.
+func planCargo(j *language.Job, made bool) (*language.Phase, error) {
+	if j.Request.Options.Edition != "" && !made {
 		return nil, sandbox.Invalid("edition", "the project's Cargo.toml says which edition it is written in")
 	}
 	cargo := j.Tool.Programs["cargo"]
@@ -113,22 +137,24 @@ func planCargo(j *language.Job) (*language.Phase, error) {
 			"this is a Cargo project, and there is no cargo beside %s", j.Tool.Path)
 	}
 	env := map[string]string{
-		"CARGO_HOME": sandbox.HomeDir + "/.cargo", "CARGO_TARGET_DIR": language.BuildDir, "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
+		"CARGO_HOME": cargoHome, "CARGO_TARGET_DIR": language.BuildDir, "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
 		"CARGO_TERM_COLOR": "never", "RUSTC": j.Tool.Path,
 		"RUSTDOC": path.Join(path.Dir(j.Tool.Path), "rustdoc"),
 	}
 	maps.Copy(env, j.Tool.Env)
 	flags := []string{"--offline"}
+	if j.Layer != nil {
+		flags = append(flags, "--config", layerConfigFile) // it counts more than the project's own
+	}
 	profile := "debug"
 	if j.Request.Options.Release {
 		flags, profile = append(flags, "--release"), "release"
 	}
 	if j.Request.Options.Test {
-		dir := j.Entry
-		if language.Find(j.Files, dir) != nil {
-			dir = path.Dir(dir)
+		dir, err := packageDir(j)
+		if err != nil {
+			return nil, err
 		}
-		dir = manifestOf(j.Files, dir)
 		c := j.AddCompile(nil, slices.Concat([]string{cargo, "test", "--quiet", "--no-run"}, flags)...)
 		c.Process.Env, c.Process.Workdir = env, j.Inside(dir)
 		// Only cargo knows the names of its tests. It compiles the tests of the documentation while it runs them.
@@ -218,6 +244,19 @@ func manifestOf(files []language.File, dir string) string {
 		}
 	}
 	return "."
+}
+
+// packageDir returns the directory of the package that is built.
+func packageDir(j *language.Job) (dir string, err error) {
+	if !j.Request.Options.Test {
+		dir, _, err = chooseBinary(j)
+		return dir, err
+	}
+	dir = j.Entry
+	if language.Find(j.Files, dir) != nil {
+		dir = path.Dir(dir)
+	}
+	return manifestOf(j.Files, dir), nil
 }
 
 // chooseBinary returns the program of a project to run: that of the entry file, or the only one.
