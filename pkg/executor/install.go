@@ -86,7 +86,7 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 	if err != nil || packages == nil {
 		return nil, nil, err
 	}
-	if err := checkLockFits(j, packages); err != nil {
+	if err := checkLockFits(j); err != nil {
 		return nil, nil, err
 	}
 	if o.Frozen && !packages.Locked {
@@ -121,8 +121,8 @@ func (e *Executor) findPackages(j *job) (lease *deps.Lease, missing *installatio
 	return nil, &installation{key: key, packages: packages, plan: e.installPlan(j, packages)}, nil
 }
 
-// checkLockFits refuses a lock of other packages than those that the request names beside it.
-func checkLockFits(j *job, locked *language.Packages) error {
+// checkLockFits refuses a lock that was made without some of the packages that the request names beside it.
+func checkLockFits(j *job) error {
 	o := j.Job.Request.Options
 	if o.Lock == "" || len(o.Deps) == 0 && !o.Install {
 		return nil
@@ -131,21 +131,13 @@ func checkLockFits(j *job, locked *language.Packages) error {
 	if err != nil {
 		return err
 	}
-	again := j.Job
-	again.Request.Options.Lock = ""
-	asked, err := j.Language.Packages(&again)
-	if err != nil {
+	unlocked := j.Job
+	unlocked.Request.Options.Lock = ""
+	asked, err := j.Language.Packages(&unlocked)
+	if err != nil || asked == nil {
 		return err
 	}
-	var requires []string
-	if asked != nil {
-		requires = asked.Requirements
-	}
-	if !slices.Equal(requires, lock.Requires) && !slices.Equal(requires, locked.Requirements) {
-		return sandbox.Errorf(sandbox.ErrInvalid, "lock", "a new file, or the request without its packages",
-			"it does not fit: it is for %s, and the request is for %s", language.Listed(lock.Requires), language.Listed(requires))
-	}
-	return nil
+	return lock.Covers(asked.Requirements)
 }
 
 // installPlan plans the sandbox of an installation: that of the run without its volumes, variables, inputs and network.

@@ -38,19 +38,6 @@ func goPackages(t *testing.T, modules ...testregistry.Module) (*Executor, *testr
 	return packageEngine(t, map[string]string{"go": s.URL}), s
 }
 
-// lockOf is what --lock writes.
-func lockOf(t *testing.T, r *Result) string {
-	t.Helper()
-	if r.Deps == nil {
-		t.Fatal("nothing was installed")
-	}
-	text, err := json.Marshal(r.Deps.Lock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // expectRefused holds a request against what its usage error must say.
 func expectRefused(t *testing.T, e *Executor, req Request, said string) {
 	t.Helper()
@@ -64,7 +51,7 @@ func TestGoPackages(t *testing.T) {
 	e, s := goPackages(t, greetModules...)
 	req := Request{Language: "go", Code: greetsGo, Options: LanguageOptions{Deps: []string{"example.com/greet"}}}
 	first := expectOn(t, e, req, want{said: []string{"hello world\n"}})
-	if d := first.Deps; d.Cached || len(d.Packages) == 0 || !strings.HasPrefix(d.Packages[0].Hash, "h1:") || len(d.Lock.Files) != 2 {
+	if d := first.Deps; d.Cached || len(d.Packages) == 0 || !strings.HasPrefix(d.Packages[0].Hash, "h1:") || len(lockOf(t, e, first).Files) != 2 {
 		t.Fatalf("%+v", d)
 	}
 	if len(first.Violations) > 0 {
@@ -96,9 +83,9 @@ func TestGoPackages(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	locked := req
-	locked.Options = LanguageOptions{Lock: lockOf(t, loud), Frozen: true}
+	locked.Options = LanguageOptions{Lock: lockText(t, e, loud), Frozen: true}
 	frozen := expectOn(t, e, locked, want{said: []string{"hello world!\n"}})
-	if d := frozen.Deps; d.Cached || d.Layer != loud.Deps.Layer || lockOf(t, frozen) != lockOf(t, loud) {
+	if d := frozen.Deps; d.Cached || d.Layer != loud.Deps.Layer || lockText(t, e, frozen) != lockText(t, e, loud) {
 		t.Errorf("%+v instead of %+v", d, loud.Deps)
 	}
 	req.Options.DepsRefresh = true
@@ -153,7 +140,7 @@ func TestGoPackagesOfProject(t *testing.T) {
 		{Path: "b/b.go", Data: []byte("package b\n\nimport \"example.com/greet/loud\"\n\nfunc Say() string { return loud.Hello() }\n")},
 	}}
 	r = expectOn(t, e, req, want{said: []string{"hello world!\n"}})
-	req.Options.Lock = lockOf(t, r)
+	req.Options.Lock = lockText(t, e, r)
 	if frozen := expectOn(t, e, req, want{said: []string{"hello world!\n"}}); frozen.Deps.Layer != r.Deps.Layer {
 		t.Errorf("%+v instead of %+v", frozen.Deps, r.Deps)
 	}
@@ -223,7 +210,7 @@ func main() {
 	if d := r.Deps; len(d.Packages) < 3 || !slices.ContainsFunc(d.Packages, func(p language.Package) bool { return p.Hash == h1 }) {
 		t.Errorf("%+v", d)
 	}
-	req.Options = LanguageOptions{Lock: lockOf(t, r), Frozen: true}
+	req.Options = LanguageOptions{Lock: lockText(t, e, r), Frozen: true}
 	if frozen := expectOn(t, e, req, want{stdout: "ran\n"}); frozen.Deps.Layer != r.Deps.Layer {
 		t.Errorf("%+v instead of %+v", frozen.Deps, r.Deps)
 	}

@@ -72,7 +72,7 @@ func TestJavaScriptPackages(t *testing.T) {
 		t.Errorf("%+v after %+v", d, first.Deps)
 	}
 	req.Options.DepsRefresh = false
-	for _, text := range first.Deps.Lock.Files {
+	for _, text := range lockOf(t, e, first).Files {
 		if strings.Contains(text, deps.ProxyName) {
 			t.Errorf("%s", text)
 		}
@@ -95,12 +95,8 @@ func TestJavaScriptPackages(t *testing.T) {
 		t.Error(err)
 	}
 	// A lock installs the same again, whatever is newer; it is as good for TypeScript.
-	text, err := json.Marshal(first.Deps.Lock)
-	if err != nil {
-		t.Fatal(err)
-	}
 	lock := req
-	lock.Options = LanguageOptions{Lock: string(text), Frozen: true}
+	lock.Options = LanguageOptions{Lock: lockText(t, e, first), Frozen: true}
 	if d := expectOn(t, e, lock, want{stdout: "hello world\n"}).Deps; d.Cached || !slices.Equal(d.Packages, first.Deps.Packages) {
 		t.Errorf("%+v", d)
 	}
@@ -191,7 +187,7 @@ func TestNPMProjects(t *testing.T) {
 		t.Errorf("%+v", tested.Deps)
 	}
 	// The project's own lock, as npm writes it: with addresses of the public registry, which stands for the registry, or with its own.
-	native := tested.Deps.Lock.Files["package-lock.json"]
+	native := lockOf(t, e, tested).Files["package-lock.json"]
 	locked := run
 	locked.Options.Frozen = true
 	for _, host := range []string{"https://registry.npmjs.org", s.URL} {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"os"
 	"path"
@@ -14,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
 	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/deps/registry"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	_ "github.com/sandbox-run/sandbox-run/pkg/network/stack" // the test is its own sandbox-net
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -174,4 +176,27 @@ func TestPythonDeclarations(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// lockOf returns the lock of the layer of a run.
+func lockOf(t *testing.T, e *Executor, r *Result) *language.Lock {
+	t.Helper()
+	if r.Deps == nil {
+		t.Fatal("nothing was installed")
+	}
+	i, err := e.opts.Layers.Get(r.Deps.Layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i.Lock
+}
+
+// lockText returns the lock as results and --lock have it.
+func lockText(t *testing.T, e *Executor, r *Result) string {
+	t.Helper()
+	text, err := json.Marshal(lockOf(t, e, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -41,7 +41,7 @@ func TestRustPackages(t *testing.T) {
 	first := expectOn(t, e, req, want{stdout: "hello world!\n"})
 	d := first.Deps
 	if d.Cached || len(d.Packages) != 2 || d.Packages[1].Name != "words" || d.Packages[1].Version != "1.2.0" ||
-		!strings.HasPrefix(d.Packages[1].Hash, "sha256:") || len(d.Lock.Files) != 2 {
+		!strings.HasPrefix(d.Packages[1].Hash, "sha256:") || len(lockOf(t, e, first).Files) != 2 {
 		t.Errorf("%+v", d)
 	}
 	if len(first.Violations) > 0 {
@@ -59,9 +59,9 @@ func TestRustPackages(t *testing.T) {
 	files.Options.Test = true
 	expectOn(t, e, files, want{has: []string{"test works ... ok"}})
 	locked := req
-	locked.Options = LanguageOptions{Lock: lockOf(t, first), Frozen: true}
+	locked.Options = LanguageOptions{Lock: lockText(t, e, first), Frozen: true}
 	frozen := expectOn(t, e, locked, want{stdout: "hello world!\n"})
-	if d := frozen.Deps; d.Cached || d.Layer != first.Deps.Layer || lockOf(t, frozen) != lockOf(t, first) {
+	if d := frozen.Deps; d.Cached || d.Layer != first.Deps.Layer || lockText(t, e, frozen) != lockText(t, e, first) {
 		t.Errorf("%+v instead of %+v", d, first.Deps)
 	}
 	req.Options.DepsRefresh = true
@@ -93,10 +93,10 @@ func TestRustPackagesOfProject(t *testing.T) {
 	}
 	req := Request{Language: "rust", Files: project, Options: LanguageOptions{Install: true}}
 	r := expectOn(t, e, req, want{stdout: "hello world?\n"})
-	if d := r.Deps; len(d.Packages) != 2 || !slices.Equal(d.Lock.Requires, []string{"greet@1", "own"}) || len(d.Lock.Files) != 1 {
-		t.Errorf("%+v, %+v", d, d.Lock)
+	if d := r.Deps; len(d.Packages) != 2 || !slices.Equal(lockOf(t, e, r).Requires, []string{"greet@1", "own"}) || len(lockOf(t, e, r).Files) != 1 {
+		t.Errorf("%+v, %+v", d, lockOf(t, e, r))
 	}
-	lock := r.Deps.Lock.Files["Cargo.lock"]
+	lock := lockOf(t, e, r).Files["Cargo.lock"]
 	if !strings.Contains(lock, "registry+https://github.com/rust-lang/crates.io-index") || strings.Contains(lock, s.Host()) {
 		t.Error(lock)
 	}
@@ -121,10 +121,10 @@ func TestRustPackagesOfProject(t *testing.T) {
 	req = Request{Language: "rust", Files: withLock(lock), Options: LanguageOptions{Deps: []string{"built@0.3"}}}
 	req.Files[1].Data = []byte("fn main() { println!(\"{}{}\", greet::hello(), built::NET) }\n")
 	more := expectOn(t, e, req, want{stdout: "hello worldfalse\n"})
-	if d := more.Deps; len(d.Packages) != 3 || len(d.Lock.Files) != 2 {
+	if d := more.Deps; len(d.Packages) != 3 || len(lockOf(t, e, more).Files) != 2 {
 		t.Errorf("%+v", d)
 	}
-	req.Options = LanguageOptions{Lock: lockOf(t, more), Frozen: true}
+	req.Options = LanguageOptions{Lock: lockText(t, e, more), Frozen: true}
 	if frozen := expectOn(t, e, req, want{stdout: "hello worldfalse\n"}); frozen.Deps.Layer != more.Deps.Layer {
 		t.Errorf("%+v instead of %+v", frozen.Deps, more.Deps)
 	}
@@ -139,8 +139,8 @@ func TestRustPackagesOfProject(t *testing.T) {
 		{Path: "app/Cargo.toml", Data: []byte(app + "words = \"=1.0.0\"\n")},
 		{Path: "app/src/main.rs", Data: []byte("fn main() { println!(\"{}\", words::WORLD) }\n")},
 	}}
-	if d := expectOn(t, e, req, want{stdout: "old\n"}).Deps; d.Lock.Files["Cargo.lock"] == "" {
-		t.Errorf("%+v", d.Lock)
+	if l := lockOf(t, e, expectOn(t, e, req, want{stdout: "old\n"})); l.Files["Cargo.lock"] == "" {
+		t.Errorf("%+v", l)
 	}
 }
 
