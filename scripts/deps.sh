@@ -20,6 +20,8 @@ test,test-all,bench  | python3    | a program to run in the sandbox             
 test,test-all,bench  | python3-pandas     | modules that take long to load          | /usr/bin/python3 -c 'import pandas'
 test,test-all        | python3-matplotlib | modules that take long to load          | /usr/bin/python3 -c 'import matplotlib'
 test,test-all,bench  | nodejs     | node, for JavaScript and TypeScript            | node --version
+test,test-all,bench  | python3-pip | installs packages of Python                   | /usr/bin/python3 -m pip --version
+test,test-all,bench  | npm        | installs packages of JavaScript                | npm --version
 test,test-all        | g++        | a C++ compiler, for a language from a file     | command -v g++
 test,test-all        | zsh        | one of the shells                              | command -v zsh
 test,test-all        | openssl    | makes a certificate for a server               | command -v openssl

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -157,7 +156,9 @@ func TestNPMImports(t *testing.T) {
 		t.Run(language, func(t *testing.T) {
 			r := expectOn(t, e, req, want{verdict: map[string]sandbox.Verdict{"javascript": nonzero, "typescript": noSyntax}[language], exit: 1,
 				said: []string{"npm:"}})
-			if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, "hint: the program declares packages (@scope/both@^3") }) {
+			if !slices.ContainsFunc(r.Notes, func(n string) bool {
+				return strings.HasPrefix(n, "hint: the program declares packages (@scope/both@^3")
+			}) {
 				t.Errorf("%q", r.Notes)
 			}
 			req.Options.Install = true

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/bench"
+	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
 )
 
@@ -59,7 +60,7 @@ func (s *environment) newPackageHome(handler http.Handler, archives string) (*pa
 func (h *packageHome) registries() string { return filepath.Join(h.dir, "registries.yaml") }
 
 func (h *packageHome) close() error {
-	return errors.Join(h.server.Close(), os.RemoveAll(h.dir))
+	return errors.Join(h.server.Close(), removal.Tree(context.Background(), h.dir))
 }
 
 // cli is a command of a user whose layers are in a directory of that name.
@@ -122,7 +123,7 @@ func (h *packageHome) install(ctx context.Context, names []string) (bench.Row, e
 	const python = "/usr/bin/python3"
 	ours := func(_ context.Context, number int) (bench.Sample, error) {
 		return timed(h.cli("install"+strconv.Itoa(number), "--deps", strings.Join(names, ","), "--lang", "python", "--code", "import pkg00").run, func() error {
-			return os.RemoveAll(filepath.Join(h.dir, "install"+strconv.Itoa(number)))
+			return removal.Tree(ctx, filepath.Join(h.dir, "install"+strconv.Itoa(number)))
 		})
 	}
 	bare := func(_ context.Context, number int) (bench.Sample, error) {
@@ -131,7 +132,7 @@ func (h *packageHome) install(ctx context.Context, names []string) (bench.Row, e
 			"--only-binary=:all:", "--index-url=" + h.url + "/simple/", "--target=" + target}, names...)...)
 		run := h.program(python, "-c", "import pkg00")
 		run.env = []string{"PYTHONPATH=" + target}
-		return timed(func() error { return errors.Join(pip.run(), run.run()) }, func() error { return os.RemoveAll(target) })
+		return timed(func() error { return errors.Join(pip.run(), run.run()) }, func() error { return removal.Tree(ctx, target) })
 	}
 	a, b, err := bench.Pairs(ctx, min(1, h.warmup), min(h.probes, 20), ours, bare)
 	if err != nil {
@@ -162,7 +163,7 @@ func (h *packageHome) together(ctx context.Context, names []string) (bench.Row, 
 				if n := h.asked.Load() - before; n != wheels {
 					return fmt.Errorf("%d archives were downloaded by %d runs, in place of %d", n, count, wheels)
 				}
-				return os.RemoveAll(filepath.Join(h.dir, layers))
+				return removal.Tree(ctx, filepath.Join(h.dir, layers))
 			})
 		}
 	}

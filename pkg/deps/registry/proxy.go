@@ -11,7 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"mime"
 	"net"
 	"net/http"
@@ -76,7 +76,7 @@ func Start(name string, c Config) (*Proxy, error) {
 	}
 	p.server = &http.Server{
 		Handler: p, ReadHeaderTimeout: connectTime, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: log.New(io.Discard, "", 0),
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // of clients that break off
 	}
 	go func() { _ = p.server.Serve(p.listener) }() // until Close
 	return p, nil
