@@ -304,26 +304,6 @@ func TestNativeAddon(t *testing.T) {
 	expectOn(t, e, req, want{verdict: nonzero, said: []string{"addon.node"}})
 }
 
-// TestPackagesOfPooledNode: Node waits for its program with a layer, too.
-func TestPackagesOfPooledNode(t *testing.T) {
-	layers, _ := npmEngine(t, npmPackages()...)
-	base, p := pooledEngine(t)
-	o := base.opts
-	o.Layers, o.Registries, o.RegistriesFile = layers.opts.Layers, layers.opts.Registries, layers.opts.RegistriesFile
-	e := New(base.manager, o)
-	for language, code := range map[string]string{
-		"javascript": "console.log(require('greet').hello())", "typescript": "import { hello } from 'greet'; console.log(hello() as string)",
-	} {
-		req := Request{Language: language, Code: code, Options: LanguageOptions{Deps: []string{"greet"}}}
-		if r, err := e.Execute(t.Context(), req); err != nil || r.Verdict != sandbox.VerdictOK {
-			t.Fatal(outcome(r), err)
-		}
-		if r := execute(t, e, p, req); string(r.Stdout.Bytes()) != "hello world\n" {
-			t.Error(outcome(r))
-		}
-	}
-}
-
 // realRegistries is the variable with which tests reach public registries, as the user's registries.yaml configures them.
 const realRegistries = "SANDBOX_RUN_TEST_REAL_REGISTRIES"
 
