@@ -66,7 +66,8 @@ public class Words {
 public class Greet { public static String hello() throws Exception {
   return "hello " + Class.forName("w.Words").getMethod("word").invoke(null); } }`)
 	return testregistry.New(t, testregistry.Maven(
-		testregistry.Artifact{Name: "com.example:greet:1.0", Jar: greet, Inner: testregistry.Needs("com.example.words:words:1.2 <scope>runtime</scope>")},
+		testregistry.Artifact{Name: "com.example:greet:1.0", Jar: greet,
+			Inner: testregistry.Needs("com.example.words:words:1.2 <scope>runtime</scope>")},
 		testregistry.Artifact{Name: "com.example.words:words:1.2", Jar: words, Checksums: map[string]string{"sha512": ""}},
 		testregistry.Artifact{Name: "com.example.words:words:0.9", Jar: old},
 		testregistry.Artifact{Name: "com.example:wrong:1.0", Jar: greet, Checksums: map[string]string{"sha1": strings.Repeat("0", 40)}},
@@ -107,7 +108,8 @@ func TestJavaPackages(t *testing.T) {
 	if r := expectOn(t, e, req, want{stdout: "hello world\n"}); r.Deps.Layer != first.Deps.Layer {
 		t.Errorf("%+v", r.Deps)
 	}
-	snippet := Request{Language: "java", Code: "//DEPS com.example:greet:1.0\nSystem.out.println(g.Greet.hello());\n", Options: LanguageOptions{Install: true}}
+	snippet := Request{Language: "java", Code: "//DEPS com.example:greet:1.0\nSystem.out.println(g.Greet.hello());\n",
+		Options: LanguageOptions{Install: true}}
 	expectOn(t, e, snippet, want{stdout: "hello world\n"})
 	files := tree("pom.xml", "<project/>", "src/main/java/Main.java", req.Code)
 	if r := expectOn(t, e, Request{Files: files, Options: LanguageOptions{Install: true}}, want{stdout: "hello world\n"}); !strings.Contains(
@@ -134,7 +136,8 @@ func TestJavaPackagesInVain(t *testing.T) {
 	if list, err := e.opts.Layers.List(); err != nil || len(list) > 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	req := Request{Language: "java", Code: greetCode, Options: LanguageOptions{Deps: []string{"com.example:ranged:1.0", "com.example.words:words:1.2"}}}
+	req := Request{Language: "java", Code: greetCode, Options: LanguageOptions{Deps: []string{"com.example:ranged:1.0",
+		"com.example.words:words:1.2"}}}
 	expectOn(t, e, req, want{stdout: "hello world\n"})
 }
 
@@ -155,11 +158,13 @@ func TestJavaLockedPackages(t *testing.T) {
 	if got := s.Requests()[asked:]; len(got) != 2 || !strings.HasSuffix(got[0], ".jar") || !strings.HasSuffix(got[1], ".jar") {
 		t.Errorf("%q", got)
 	}
-	if d := second.Deps; fmt.Sprint(d.Packages) != fmt.Sprint(first.Deps.Packages) || d.Lock.Files["maven.lock"] != first.Deps.Lock.Files["maven.lock"] {
-		t.Errorf("%+v", d)
+	const file = "maven.lock"
+	if a, b := first.Deps.Lock, second.Deps.Lock; fmt.Sprint(a.Packages) != fmt.Sprint(b.Packages) || a.Files[file] != b.Files[file] {
+		t.Errorf("%+v", b)
 	}
-	req.Options.Lock = strings.ReplaceAll(string(text), "sha256:"+strings.TrimPrefix(first.Deps.Packages[0].Hash, "sha256:"), "sha256:"+strings.Repeat("0", 64))
-	expectOn(t, frozen, req, want{verdict: sandbox.VerdictInstallError, exit: 1, said: []string{"words-1.2.jar: it is not the file of the lock"}})
+	req.Options.Lock = strings.ReplaceAll(string(text), first.Deps.Packages[0].Hash, "sha256:"+strings.Repeat("0", 64))
+	expectOn(t, frozen, req, want{verdict: sandbox.VerdictInstallError, exit: 1,
+		said: []string{"words-1.2.jar: it is not the file of the lock"}})
 	req.Options = LanguageOptions{Deps: []string{"com.example:greet:1.0"}, Frozen: true}
 	if r, err := frozen.Execute(t.Context(), req); err == nil || !strings.Contains(err.Error(), "no lock") {
 		t.Errorf("%+v, %v", r, err)
@@ -172,7 +177,8 @@ func TestJavaPackagesForTests(t *testing.T) {
 public class ConsoleLauncher { public static void main(String[] a) throws Exception {
   System.out.println(a[1]); Class.forName("p.ATest").getMethod("f").invoke(null); } }`,
 		"Test.java", "package org.junit.jupiter.api; public @interface Test {}\n")
-	s := testregistry.New(t, testregistry.Maven(testregistry.Artifact{Name: "org.junit.platform:junit-platform-console-standalone:1.9.3", Jar: console},
+	s := testregistry.New(t, testregistry.Maven(testregistry.Artifact{Name: "org.junit.platform:junit-platform-console-standalone:1.9.3",
+		Jar: console},
 		testregistry.Artifact{Name: "com.example:other:1", Jar: testregistry.Zip(nil)}))
 	e := packageEngine(t, map[string]string{"maven": s.URL})
 	files := tree("src/test/java/p/ATest.java",
@@ -186,5 +192,29 @@ public class ConsoleLauncher { public static void main(String[] a) throws Except
 		if r, err := e.Execute(t.Context(), req); err == nil || !strings.Contains(err.Error(), "need JUnit") {
 			t.Errorf("%q: %+v, %v", deps, r, err)
 		}
+	}
+}
+
+// TestJavaPackagesAhead: a compiler that has waited for a program sees the jars, and the program runs as after a cold start.
+func TestJavaPackagesAhead(t *testing.T) {
+	s := javaRegistry(t)
+	cold := packageEngine(t, map[string]string{"maven": s.URL + "/"})
+	_, p := pooledEngine(t)
+	o := cold.opts
+	o.Prestart, o.Cache = true, nil
+	e := New(pooled.manager, o)
+	req := Request{Language: "java", Code: "public class Main { public static void main(String[] a) throws Exception {\n" +
+		"System.out.println(g.Greet.hello() + new Object().hashCode() + System.getProperty(\"java.class.path\")); throw new Exception(); } }\n",
+		Options: LanguageOptions{Deps: []string{"com.example:greet:1.0"}}}
+	first, err := cold.Execute(t.Context(), req)
+	fine(t, err)
+	if out := string(first.Stdout.Bytes()); !strings.HasPrefix(out, "hello world") ||
+		!strings.HasSuffix(out, "/tmp/build/classes:/workspace:/opt/sandbox-run/jars/greet-1.0.jar:/opt/sandbox-run/jars/words-1.2.jar\n") {
+		t.Error(outcome(first))
+	}
+	_, err = e.Execute(t.Context(), req) // prepares what waits
+	fine(t, err)
+	if second := execute(t, e, p, req); outcome(second) != outcome(first) {
+		t.Errorf("%s\n— cold:\n%s", outcome(second), outcome(first))
 	}
 }

@@ -55,7 +55,8 @@ func (c Coordinate) Check() error {
 	case v == "LATEST" || v == "RELEASE" || strings.HasSuffix(v, "-SNAPSHOT"):
 		return fmt.Errorf("has the version %.100q, which changes; name a released version with --deps %s:%s:VERSION", v, c.Group, c.Artifact)
 	case strings.Contains(v, "${"):
-		return fmt.Errorf("has the version %.100q, and no POM sets that property; name a version with --deps %s:%s:VERSION", v, c.Group, c.Artifact)
+		return fmt.Errorf("has the version %.100q, and no POM sets that property; name a version with --deps %s:%s:VERSION", v, c.Group,
+			c.Artifact)
 	case !isName(strings.ReplaceAll(v, "+", "_")):
 		return fmt.Errorf("has the version %.100q, which is none of Maven's", v)
 	}

@@ -40,7 +40,8 @@ type fetcher struct {
 
 func newFetcher(index string) *fetcher {
 	return &fetcher{index: strings.TrimSuffix(index, "/") + "/", client: &http.Client{
-		Transport:     &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, ResponseHeaderTimeout: headerTime, DisableCompression: true},
+		Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections, ResponseHeaderTimeout: headerTime,
+			DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the proxy follows them
 	}}
 }

@@ -60,18 +60,20 @@ type model struct {
 	path         []coordinate.Coordinate // of the POMs that import this one, and its own
 }
 
-// key is what there can be one of on a class path, and in what a POM manages.
+// key is what a POM manages, by type, or what there can be one of on a class path, by file extension.
 type key struct{ group, artifact, kind, classifier string }
 
-// key returns the key of a dependency, by the file that its type stands for.
-func (d *dependency) key() key {
-	k := key{d.Group, d.Artifact, "jar", d.Classifier}
+// key returns the key under which a POM manages a dependency.
+func (d *dependency) key() key { return key{d.Group, d.Artifact, cmp.Or(d.Type, "jar"), d.Classifier} }
+
+// file returns the key of the file that the type of a dependency stands for.
+func (d *dependency) file() key {
+	k := d.key()
 	switch d.Type {
-	case "", "jar", "bundle", "ejb", "maven-plugin", "eclipse-plugin":
+	case "bundle", "ejb", "maven-plugin", "eclipse-plugin":
+		k.kind = "jar"
 	case "test-jar":
-		k.classifier = cmp.Or(k.classifier, "tests")
-	default:
-		k.kind = d.Type
+		k.kind, k.classifier = "jar", cmp.Or(k.classifier, "tests")
 	}
 	return k
 }
@@ -91,13 +93,17 @@ func (r *reader) model(ctx context.Context, c coordinate.Coordinate, importing [
 		maps.Copy(m.properties, p.Properties)
 	}
 	m.setProject(c)
-	own := map[key]bool{}
+	at := map[key]int{}
 	for _, p := range chain {
+		inherited := len(m.dependencies) // from here on; of repetitions in one POM the last counts
 		for _, d := range p.Dependencies {
 			d.replace(m.expand)
-			if k := d.key(); !own[k] {
-				own[k] = true
+			switch i, found := at[d.key()]; {
+			case !found:
+				at[d.key()] = len(m.dependencies)
 				m.dependencies = append(m.dependencies, d)
+			case i >= inherited:
+				m.dependencies[i] = d
 			}
 		}
 		for _, d := range p.Managed {
@@ -168,7 +174,7 @@ func (r *reader) importManagement(ctx context.Context, m *model) error {
 			err = r.importManagement(ctx, imported)
 		}
 		if err != nil {
-			return fmt.Errorf("imported by %s: %w", m.path[len(m.path)-1], err)
+			return fmt.Errorf("it imports %s: %w", c, err)
 		}
 		for k, entry := range imported.managed {
 			if err := m.manage(k, entry); err != nil {

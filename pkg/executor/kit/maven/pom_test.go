@@ -9,7 +9,8 @@ import (
 
 // FuzzPOM: a POM may be anything, and what comes of it has bounds.
 func FuzzPOM(f *testing.F) {
-	f.Add([]byte("<project><properties><a>${b}</a><b>${a}</b></properties>" + needs("g:a:${a}", "g:b <type>pom</type><scope>import</scope>") + "</project>"))
+	f.Add([]byte("<project><properties><a>${b}</a><b>${a}</b></properties>" + needs("g:a:${a}",
+		"g:b <type>pom</type><scope>import</scope>") + "</project>"))
 	f.Add([]byte("<?xml version='1.0' encoding='ISO-8859-1'?><project><parent><groupId>\xe9</groupId></parent></project>"))
 	f.Add([]byte("<!DOCTYPE x [<!ENTITY a 'b'>]><project>&a;</project>"))
 	f.Add([]byte("<project><distributionManagement><relocation><version>2</version></relocation></distributionManagement></project>"))

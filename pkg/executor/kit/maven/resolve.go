@@ -14,29 +14,31 @@ type node struct {
 	coordinate.Coordinate
 	kind       string // jar, or pom
 	exclusions []reference
-	parent     *node // nil: asked for
+	parent     *node   // nil: above the coordinates that were asked for
+	below      []*node // that no nearer artifact replaces
 	depth      int
 	model      *model
 }
 
 func (n *node) key() key { return key{n.Group, n.Artifact, n.kind, n.Classifier} }
 
-// resolve returns the jars of a class path, the nearest to the coordinates first.
-func resolve(ctx context.Context, f *fetcher, coordinates []string) (jars []*jar, err error) {
+// resolve returns the jars of a class path, in Maven's order: each artifact before what it needs.
+func resolve(ctx context.Context, f *fetcher, coordinates []string) ([]*jar, error) {
+	top := new(node) // above the coordinates
 	var level []*node
 	for _, text := range coordinates {
 		c, err := coordinate.Parse(text)
 		if err != nil {
 			return nil, err
 		}
-		level = append(level, &node{Coordinate: c, kind: "jar"})
+		level = append(level, &node{Coordinate: c, kind: "jar", parent: top})
 	}
 	r := &reader{fetch: f, poms: map[coordinate.Coordinate]*kept{}}
 	taken := map[key]bool{}
 	for len(level) > 0 {
 		level = slices.DeleteFunc(level, func(n *node) bool { return !take(taken, n) })
-		if len(taken) > maxArtifacts {
-			return nil, fmt.Errorf("%s: needs more than %d artifacts", level[0].root(), maxArtifacts)
+		if len(level) > 0 && len(taken) > maxArtifacts {
+			return nil, fmt.Errorf("more than %d artifacts are needed%s", maxArtifacts, level[0].needed())
 		}
 		if err := forEach(ctx, len(level), func(ctx context.Context, i int) error { return r.load(ctx, level[i]) }); err != nil {
 			return nil, err
@@ -50,9 +52,7 @@ func resolve(ctx context.Context, f *fetcher, coordinates []string) (jars []*jar
 				}
 			}
 			n.Version = n.model.path[0].Version
-			if n.kind == "jar" {
-				jars = append(jars, &jar{Coordinate: n.Coordinate, optional: n.model.Packaging == "pom", needed: n.needed()})
-			}
+			n.parent.below = append(n.parent.below, n)
 			below, err := n.dependencies(taken)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w%s", n.Coordinate, err, n.needed())
@@ -61,7 +61,18 @@ func resolve(ctx context.Context, f *fetcher, coordinates []string) (jars []*jar
 		}
 		level = next
 	}
-	return jars, nil
+	return top.jars(nil), nil
+}
+
+// jars appends the jars below a node.
+func (n *node) jars(all []*jar) []*jar {
+	for _, b := range n.below {
+		if b.kind == "jar" {
+			all = append(all, &jar{Coordinate: b.Coordinate, optional: b.model.Packaging == "pom", needed: b.needed()})
+		}
+		all = b.jars(all)
+	}
+	return all
 }
 
 // take reports whether no nearer artifact has the node's key, and takes the key.
@@ -117,7 +128,7 @@ func (n *node) dependencies(taken map[key]bool) (below []*node, err error) {
 			continue
 		}
 		n.model.complete(&d)
-		k := d.key()
+		k := d.file()
 		if d.ignored() || n.excludes(&d) || taken[k] || k.kind != "jar" && k.kind != "pom" {
 			continue
 		}
@@ -149,18 +160,10 @@ func (n *node) excludes(d *dependency) bool {
 	return false
 }
 
-// root returns the artifact that was asked for.
-func (n *node) root() coordinate.Coordinate {
-	for n.parent != nil {
-		n = n.parent
-	}
-	return n.Coordinate
-}
-
 // needed says for which artifacts a node is needed.
 func (n *node) needed() string {
 	text := ""
-	for n = n.parent; n != nil; n = n.parent {
+	for n = n.parent; n.parent != nil; n = n.parent {
 		text += "\n  needed by " + n.String()
 	}
 	return text

@@ -96,7 +96,8 @@ func declaredJars(j *language.Job) ([]string, error) {
 		}
 	}
 	if build := language.FirstFile(j.Files, ".", j.Language.Projects); o.Install && len(all) == 0 && build != "" {
-		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "install", "--deps group:artifact:version,… or lines //DEPS group:artifact:version in a source",
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "install",
+			"--deps group:artifact:version,… or lines //DEPS group:artifact:version in a source",
 			"%s is not read: sandbox-run resolves no projects of Maven or Gradle", build)
 	}
 	var texts []string

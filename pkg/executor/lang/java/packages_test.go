@@ -68,7 +68,8 @@ func TestDeclaredJars(t *testing.T) {
 
 func TestJavaLocks(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("a", 64)
-	lock, err := readReport(map[string][]byte{reportFile: []byte("g:b:1 " + digest + " http://r/g/b/1/b-1.jar\ng:a:1:x " + digest + " http://r/a-1-x.jar\n")})
+	report := "g:b:1 " + digest + " http://r/g/b/1/b-1.jar\ng:a:1:x " + digest + " http://r/a-1-x.jar\n"
+	lock, err := readReport(map[string][]byte{reportFile: []byte(report)})
 	want := language.Package{Name: "g:a", Version: "1", Hash: digest, URL: "http://r/a-1-x.jar"}
 	if err != nil || len(lock.Packages) != 2 || lock.Packages[1] != want || lock.Files[lockFile] != "g:b:1 "+digest+"\ng:a:1:x "+digest+"\n" {
 		t.Fatalf("%+v, %v", lock, err)

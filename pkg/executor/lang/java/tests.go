@@ -34,7 +34,7 @@ func testStart(j *language.Job, sources []javaSource, installed []string) ([]str
 	}
 	if !console && !junit4 {
 		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test",
-			"--deps org.junit.platform:junit-platform-console-standalone:1.10.2, or JUnit's jar in the project; --include DIR, if .gitignore names it",
+			"--deps org.junit.platform:junit-platform-console-standalone:1.10.2, or its jar in the project; --include DIR, if .gitignore names it",
 			"the tests of Java need JUnit, and the project has no jar of it")
 	}
 	var classes []string
