@@ -131,11 +131,13 @@ func sourceJars(source string) func(yield func(text string, line int) bool) {
 // readLock reads a list of jars.
 func readLock(text string) (jars []coordinate.Coordinate, err error) {
 	for line := range strings.Lines(text) {
-		c, _, _, err := readLine(strings.TrimSuffix(line, "\n"))
-		if err != nil {
+		c, _, url, err := readLine(strings.TrimSuffix(line, "\n"))
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if slices.Contains(jars, c) {
+		case url != "":
+			return nil, fmt.Errorf("the line of %s has more than a coordinate and a digest", c)
+		case slices.Contains(jars, c):
 			return nil, fmt.Errorf("it has %s twice", c)
 		}
 		jars = append(jars, c)

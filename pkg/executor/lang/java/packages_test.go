@@ -90,6 +90,7 @@ func TestJavaLocks(t *testing.T) {
 		of("python", `g:b:1 `+digest+`\n`):                             "a lock of python",
 		of("java", ""):                                                 "a lock of java",
 		of("java", `g:b:1 `+digest+`\ng:b:1 `+digest+`\n`):             "g:b:1 twice",
+		of("java", `g:b:1 `+digest+` http://x/\n`):                     "more than a coordinate",
 		of("java", `g:b:[1,2) `+digest+`\n`):                           "a version",
 		of("java", `g:b:1\n`):                                          "no sha256",
 		of("java", `g:b:1 `+digest+`\n--index=http://x/ `+digest+`\n`): "not group:artifact:version",
