@@ -85,7 +85,7 @@ func TestPlansRefused(t *testing.T) {
 			[]string{"a, b", "--entry a"}},
 		"two programs in a place": {Request{Files: tree("a.go", goHello, "b.go", goHello)}, []string{"a.go, b.go", "--entry a.go"}},
 		"Java tests without JUnit": {Request{Files: tree("T.java", "class T { @Test void f() {} }", "U.java", "class U {}"),
-			Options: LanguageOptions{Test: true}}, []string{"no jar", "junit-platform-console-standalone.jar"}},
+			Options: LanguageOptions{Test: true}}, []string{"no jar", "--deps org.junit.platform:junit-platform-console-standalone:"}},
 		"no program": {Request{Files: tree("go.mod", "module m\n", "a.go", "package a\n")},
 			[]string{"neither a package main nor a test"}},
 		"no tests": {Request{Language: "go", Code: goHello, Options: LanguageOptions{Test: true}},

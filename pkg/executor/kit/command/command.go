@@ -51,6 +51,7 @@ func tools() []tool {
 		{"typescript", "--entry FILE --out FILE [--tsconfig FILE]", runTypeScript},
 		{"sqlite", "[--db FILE] [--data DIR] [--tables FILE] [FILE.sql…]", runSQLite},
 		{"compiler", "--source FILE -- COMMAND…", runCompiler},
+		{"maven", "--index URL --out DIR --report FILE [--lock FILE | COORDINATE…]", runMaven},
 		{"pack", "--dir DIR --out FILE", runPack},
 		{"postgres", "--bin DIR --template DIR [--tables FILE] [--wait | FILE.sql…]", runPostgres},
 		{"postgres-template", "--bin DIR --out DIR", runPostgresTemplate},

@@ -9,6 +9,9 @@
 // thread, the verdict is memory_limit. Both compilers of the machine are on: stopping at the first saves little and slows long
 // computations.
 //
+// Packages. Jars of a Maven repository, by coordinates of --deps and of lines //DEPS in sources; the kit resolves and fetches them. The
+// jars of a layer stand on the class path behind the program's own, in the order of resolution. POMs and builds of projects are not read.
+//
 // Prepared files. An archive of javac's own classes (CDS), and the classes of the driver.
 //
 // Waiting compiler. javac has compiled programs of ours a few times before it reads its message.
@@ -17,8 +20,8 @@
 // HotSpot lets a method hide itself from stack traces. Runner calls the program's main through a hidden class, so that no frame is below
 // main. It starts no thread, and what takes identity hash codes runs in the finalizer's thread, so that numbers that programs print are
 // those of a cold start. Programs start cold that mention the machine's arguments or other threads' stacks (RuntimeMXBean, ProcessHandle,
-// /proc/self/cmdline), have variables, a directory or jars of their own, or a main of a newer kind. A program that the launcher would
-// refuse is given to a machine of its own, which reports the error.
+// /proc/self/cmdline), have variables or a directory of their own, a main of a newer kind, or jars, which are not searched for such names.
+// A program that the launcher would refuse is given to a machine of its own, which reports the error.
 //
 // What differs from a cold start: identity hash codes in threads that the program starts (on JDK 25 also the main thread's, by one), and
 // the name of one class in the program's loader (run.sandbox.warm.Key).

@@ -21,9 +21,9 @@ var Language = language.Language{
 	Source: "Main.java", Mains: []string{"Main.java"}, Directory: true, NamedEntry: true,
 	Sample:    "public class Main { public static void main(String[] args) {} }\n",
 	Toolchain: &description, Image: "sandbox-run/java", Options: []string{"enable-assertions", "test"},
-	Limits:  sandbox.Limits{Processes: 256}, // the virtual machine has some twenty threads
-	Working: 256 * sandbox.MiB,              // 50 MiB were measured for a small program
-	Plan:    plan,
+	Limits:   sandbox.Limits{Processes: 256}, // the virtual machine has some twenty threads
+	Working:  256 * sandbox.MiB,              // 50 MiB were measured for a small program
+	Packages: packages, Plan: plan,
 }
 
 const (
@@ -62,9 +62,13 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
+	layer, err := showJars(j)
+	if err != nil {
+		return err
+	}
 	var start []string // the class and its first arguments
 	if j.Request.Options.Test {
-		start, err = testStart(j, sources)
+		start, err = testStart(j, sources, layer)
 	} else {
 		start = []string{""}
 		start[0], err = javaMain(j, sources)
@@ -79,7 +83,7 @@ func plan(j *language.Job) error {
 			class = append(class, j.Inside(f.Path))
 		}
 	}
-	classPath := strings.Join(class, ":")
+	classPath := strings.Join(append(class, layer...), ":")
 
 	args := append([]string{j.Tool.Programs["javac"]}, javacFlags(javaHeap(j.CompileLimits.Memory))...)
 	if warm := j.HostWarmDir(); warm != "" {

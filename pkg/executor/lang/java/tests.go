@@ -2,27 +2,39 @@ package java
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// testStart returns the command that runs a project's tests, all of them or those of the entry, with the JUnit of the project's jars: the
-// console launcher of JUnit 5, or the runner of JUnit 4. Both find their libraries on the class path.
-func testStart(j *language.Job, sources []javaSource) ([]string, error) {
+// testStart returns the command that runs a project's tests, all of them or those of the entry, with the JUnit of the project's jars or of
+// the installed ones: the console launcher of JUnit 5, or the runner of JUnit 4. Both find their libraries on the class path.
+func testStart(j *language.Job, sources []javaSource, installed []string) ([]string, error) {
 	var console, junit4 bool
+	jars := slices.Clone(installed)
 	for _, f := range j.Files {
-		base := path.Base(f.Path)
+		jars = append(jars, f.Path)
+	}
+	for _, jar := range jars {
+		base := path.Base(jar)
 		if path.Ext(base) != ".jar" {
 			continue
 		}
 		console = console || strings.HasPrefix(base, "junit-platform-console")
 		junit4 = junit4 || strings.HasPrefix(base, "junit-4") || strings.HasPrefix(base, "junit4") || base == "junit.jar"
 	}
+	if !console && !junit4 && j.Layer == nil {
+		p, err := packages(j)
+		if err != nil {
+			return nil, err
+		}
+		console = p != nil // the program is planned again when they are installed
+	}
 	if !console && !junit4 {
 		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test",
-			"junit-platform-console-standalone.jar or junit-4.jar in the project; --include DIR, if .gitignore names its directory",
+			"--deps org.junit.platform:junit-platform-console-standalone:1.10.2, or its jar in the project; --include DIR, if .gitignore names it",
 			"the tests of Java need JUnit, and the project has no jar of it")
 	}
 	var classes []string
