@@ -144,7 +144,7 @@ func (o *runOptions) addEnvironmentFlags(fs *pflag.FlagSet) {
 
 func (o *runOptions) addPackageFlags(fs *pflag.FlagSet) {
 	addFields(fs, executor.GroupPackages, o.fields())
-	fs.StringVar(&o.lock, "lock", "", "install what this `file` says; written if it does not exist")
+	fs.StringVar(&o.lock, "lock", "", "install what this `file` says; it is written if it is missing")
 }
 
 func (o *runOptions) addLanguageFlags(fs *pflag.FlagSet) {

@@ -137,7 +137,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc: "python: run a module, as python -m does. Needs neither code nor files.", Example: `"json.tool"`,
 		},
 		{
-			Name: "deps", Value: &o.Deps, Group: GroupPackages, Usage: "install `packages` first, as the language's tool names them: requests==2.31,numpy",
+			Name: "deps", Value: &o.Deps, Group: GroupPackages, Usage: "install `packages` first: requests==2.31,numpy",
 			Doc:     "Packages to install first, as the language's tool names them, beside those that the program declares.",
 			Example: `["requests==2.31", "numpy"]`,
 		},
@@ -147,14 +147,14 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 		},
 		{Name: "lock", Value: &o.Lock, Doc: "Install exactly the packages of this lock, which an earlier result contained."},
 		{Name: "return_lock", Value: &o.ReturnLock, Doc: "Have the lock in the result, for later requests."},
-		{Name: "frozen", Value: &o.Frozen, Group: GroupPackages, Usage: "refuse packages whose versions and digests no lock fixes",
+		{Name: "frozen", Value: &o.Frozen, Group: GroupPackages, Usage: "refuse packages that no lock fixes",
 			Doc: "Refuse packages whose versions and digests no lock fixes."},
-		{Name: "deps_refresh", Value: &o.DepsRefresh, Group: GroupPackages, Usage: "resolve again, in place of what an earlier run has installed",
+		{Name: "deps_refresh", Value: &o.DepsRefresh, Group: GroupPackages, Usage: "resolve packages again",
 			Doc: "Resolve again, in place of what an earlier run has installed."},
 		{
 			Name: "allow_install_scripts", Value: &o.AllowInstallScripts, Group: GroupPackages,
-			Usage: "let packages run their install scripts, and be built from source, without a network",
-			Doc:   "Let packages run their install scripts, and be built from source, without a network.",
+			Usage: "let packages run their install scripts, without a network",
+			Doc:   "Let packages run their install scripts, without a network.",
 		},
 		{Name: "setup", Value: &o.Setup, Group: GroupLanguages, Doc: "sql, postgres: which of files and in to run first."},
 	}
