@@ -17,6 +17,7 @@ type outputs struct {
 	poll  *os.File // the epoll instance, which the runtime's poller watches
 	raw   syscall.RawConn
 	pipes [2]*os.File // of stdout and stderr; the runtime's poller does not know them
+	fds   [2]int      // of the pipes; valid until close has ended the read
 	ended int         // pipes
 }
 
@@ -25,7 +26,7 @@ const edge = unix.EPOLLIN | unix.EPOLLET
 
 // newOutputs owns the pipes, also after an error.
 func newOutputs(stdout, stderr int) (_ *outputs, err error) {
-	o := &outputs{pipes: [2]*os.File{os.NewFile(uintptr(stdout), "stdout"), os.NewFile(uintptr(stderr), "stderr")}}
+	o := &outputs{pipes: [2]*os.File{os.NewFile(uintptr(stdout), "stdout"), os.NewFile(uintptr(stderr), "stderr")}, fds: [2]int{stdout, stderr}}
 	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
 		err = unix.SetNonblock(poll, true) // for the runtime's poller
@@ -59,7 +60,7 @@ func (o *outputs) read(p []byte) (stream, n int, err error) {
 				return err != nil
 			}
 			stream = int(ready[0].Fd)
-			fd := int(o.pipes[stream].Fd())
+			fd := o.fds[stream]
 			switch n, err = unix.Read(fd, p); {
 			case err == unix.EAGAIN: // an earlier read has taken the data
 				continue
