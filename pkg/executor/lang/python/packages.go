@@ -343,7 +343,7 @@ func parseRequirement(text string) (string, error) {
 	if marker = strings.TrimSpace(marker); marker != "" {
 		if strings.ContainsFunc(marker, func(r rune) bool {
 			return !isNameRune(r) && !strings.ContainsRune(" <>=!~'\"()*+,", r)
-		}) {
+		}) || strings.HasPrefix(marker, "-") || strings.Contains(marker, " -") { // pip reads the rest of such a line as options, even between quotes
 			return wrong("has a wrong marker")
 		}
 		made += "; " + marker
