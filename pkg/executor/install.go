@@ -56,6 +56,12 @@ const installWorking = 256 * sandbox.MiB
 // layerArchive is the archive of a layer in the installing sandbox.
 const layerArchive = sandbox.WorkspaceDir + "/layer.tar"
 
+// maxDeps and maxDep bound the packages of a request, and the text of each: whoever may send requests writes them.
+const (
+	maxDeps = 1000
+	maxDep  = 1000
+)
+
 // asksForPackages reports whether a request wants packages to be there.
 func asksForPackages(o *LanguageOptions) bool { return len(o.Deps) > 0 || o.Install || o.Lock != "" }
 
@@ -63,6 +69,10 @@ func asksForPackages(o *LanguageOptions) bool { return len(o.Deps) > 0 || o.Inst
 func checkPackages(j *job) error {
 	o := &j.Job.Request.Options
 	switch asked := asksForPackages(o); {
+	case len(o.Deps) > maxDeps:
+		return sandbox.Invalid("deps", "%d packages; the most is %d", len(o.Deps), maxDeps)
+	case slices.ContainsFunc(o.Deps, func(d string) bool { return len(d) > maxDep }):
+		return sandbox.Invalid("deps", "a package has more than %d bytes", maxDep)
 	case !asked && (o.Frozen || o.DepsRefresh || o.AllowInstallScripts):
 		name := map[bool]string{o.Frozen: "frozen", o.DepsRefresh: "deps-refresh", o.AllowInstallScripts: "allow-install-scripts"}[true]
 		return sandbox.Invalid(name, "there are no packages to install; give --deps or --install")

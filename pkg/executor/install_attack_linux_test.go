@@ -4,10 +4,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -77,5 +81,66 @@ func TestPythonRequirementOptions(t *testing.T) {
 		if r != nil {
 			t.Logf("%q: %s %s", text, r.Verdict, r.Stderr.Bytes())
 		}
+	}
+}
+
+// TestLongDeclarations: no declaration of a request that a server would read keeps it busy for long.
+func TestLongDeclarations(t *testing.T) {
+	e := packageEngine(t, nil)
+	repeat := func(n int, each func(i int) string) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(each(i))
+		}
+		return b.String()
+	}
+	requirements := []File{{Path: "main.py", Data: []byte("1")}, {Path: "requirements.txt", Data: []byte("-r r0\n")}}
+	for i := range 6 {
+		requirements = append(requirements, File{Path: fmt.Sprintf("r%d", i), Data: []byte(strings.Repeat(fmt.Sprintf("-r r%d\n", i+1), 1000))})
+	}
+	requirements = append(requirements, File{Path: "r6", Data: []byte("a\n")})
+	goMod := "module m\n\ngo 1.20\n\nrequire (\n" + repeat(50_000, func(i int) string { return fmt.Sprintf("\ta.b/x%d v1.0.0\n", i) }) + ")\n"
+	lock := func(language, requires string, files map[string]string) string {
+		text, err := json.Marshal(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"language": "` + language + `", "language_version": "", "platform": "", "packages": [], "requires": [` + requires + `], "files": ` + string(text) + `}`
+	}
+	for name, req := range map[string]Request{
+		"deps in brackets": {Language: "python", Code: "1", Options: LanguageOptions{Deps: append([]string{"a["}, strings.Split(strings.Repeat("a", 1<<20), "")...)}},
+		"requirements":     {Language: "python", Files: requirements, Entry: "main.py", Options: LanguageOptions{Install: true}},
+		"arrays without an end": {Language: "python", Entry: "main.py", Options: LanguageOptions{Install: true},
+			Files: []File{{Path: "main.py", Data: []byte("1")}, {Path: "pyproject.toml", Data: []byte(strings.Repeat("a=[\n", 250_000))}}},
+		"//DEPS": {Language: "java", Options: LanguageOptions{Install: true},
+			Code: repeat(200_000, func(i int) string { return fmt.Sprintf("//DEPS a:b%d:1\n", i) }) + "class Main { public static void main(String[] a) {} }"},
+		"lock of jars": {Language: "java", Code: "class Main { public static void main(String[] a) {} }", Options: LanguageOptions{
+			Lock: lock("java", "", map[string]string{"maven.lock": repeat(200_000, func(i int) string {
+				return fmt.Sprintf("a:b%d:1 sha256:%s\n", i, strings.Repeat("0", 64))
+			})})}},
+		"slashes":      {Language: "javascript", Code: "// npm:\n" + strings.Repeat("=/[", 1_000_000), Options: LanguageOptions{Install: true}},
+		"npm: imports": {Language: "javascript", Code: strings.Repeat("import 'npm:a';\n", 200_000), Options: LanguageOptions{Install: true}},
+		"imports of Go": {Language: "go", Options: LanguageOptions{Install: true}, Files: []File{{Path: "go.mod", Data: []byte(goMod)},
+			{Path: "main.go", Data: []byte("package main\n\nimport (\n" + repeat(50_000, func(i int) string { return fmt.Sprintf("\t_ \"a.b/y%d\"\n", i) }) + ")\n\nfunc main() {}\n")}}},
+		"lock of modules": {Language: "go", Files: []File{{Path: "go.mod", Data: []byte(goMod)}, {Path: "main.go", Data: []byte("package main\n\nfunc main() {}\n")}},
+			Options: LanguageOptions{Install: true, Lock: lock("go", repeat(1_000_000, func(int) string { return `"z",` })+
+				strings.TrimSuffix(repeat(50_000, func(i int) string { return fmt.Sprintf(`"a.b/x%d@v1.0.0",`, i) }), ","), map[string]string{"go.mod": goMod})}},
+		"names of crates' sources": {Language: "rust", Options: LanguageOptions{Install: true}, Files: append([]File{
+			{Path: "Cargo.toml", Data: []byte("[package]\nname = \"a\"\nversion = \"1.0.0\"\n#" + strings.Repeat("x", 4_000_000) + "\n")}, {Path: "src/main.rs", Data: []byte("fn main() {}")}},
+			func() (all []File) {
+				for i := range 10_000 {
+					all = append(all, File{Path: fmt.Sprintf("f/%d.rs", i), Data: []byte("//")})
+				}
+				return all
+			}()...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			_, err := e.Plan(t.Context(), req)
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			t.Logf("%v: %.200v", time.Since(begin), err)
+		})
 	}
 }

@@ -96,8 +96,12 @@ func ParseLock(text string) (*Lock, error) {
 
 // Covers refuses a lock that was made without one of some requirements.
 func (l *Lock) Covers(requirements []string) error {
+	has := make(map[string]bool, len(l.Requires))
+	for _, r := range l.Requires {
+		has[r] = true
+	}
 	for _, r := range requirements {
-		if !slices.Contains(l.Requires, r) {
+		if !has[r] {
 			return sandbox.Errorf(sandbox.ErrInvalid, "lock", "remove the lock, and the next run writes another", "%s is not among what it was made for", r)
 		}
 	}

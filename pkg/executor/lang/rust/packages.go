@@ -165,9 +165,13 @@ func (p *project) read(j *language.Job) (err error) {
 		}
 		p.files[lock.Path] = string(text)
 	}
+	named := map[string]bool{} // the names of sources in the manifests
+	for part := range strings.FieldsFuncSeq(all, func(r rune) bool { return strings.ContainsRune("/\"'\n", r) }) {
+		named[part] = true
+	}
 	for _, f := range j.Files {
 		base, dir := path.Base(f.Path), path.Base(path.Dir(f.Path))
-		if path.Ext(base) == ".rs" && !vendored(f.Path) && (base == "main.rs" || base == "lib.rs" || strings.Contains(all, base) ||
+		if path.Ext(base) == ".rs" && !vendored(f.Path) && (base == "main.rs" || base == "lib.rs" || named[base] ||
 			slices.Contains([]string{"bin", "examples", "tests", "benches"}, dir)) {
 			p.stubs = append(p.stubs, f.Path)
 		}
