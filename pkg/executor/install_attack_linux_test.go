@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -142,5 +144,45 @@ func TestLongDeclarations(t *testing.T) {
 			}
 			t.Logf("%v: %.200v", time.Since(begin), err)
 		})
+	}
+}
+
+// TestNPMGit: a registry that serves a git repository, too, has nothing of it executed, although npm prepares such packages with its own settings.
+func TestNPMGit(t *testing.T) {
+	dir := t.TempDir()
+	var packages []testregistry.NPMPackage
+	var repositories http.Handler = http.FileServer(http.Dir(dir))
+	s := testregistry.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/repository.git/") {
+			repositories.ServeHTTP(w, r)
+			return
+		}
+		testregistry.NPM(packages...).ServeHTTP(w, r)
+	}))
+	work := filepath.Join(dir, "work")
+	for name, text := range map[string]string{
+		".npmrc": "git=./evil.sh\nignore-scripts=false\n", "evil.sh": "#!/bin/sh\necho code of the package ran >&2\nexit 1\n",
+		"package.json": `{"name": "x", "version": "1.0.0", "scripts": {"prepare": "./evil.sh", "install": "./evil.sh"}, "devDependencies": {"y": "git+` + s.URL + `/y.git"}}`,
+	} {
+		if err := errors.Join(os.MkdirAll(work, 0o755), os.WriteFile(filepath.Join(work, name), []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command("/bin/sh", "-c", "cd "+work+` && git init -q -b main && git add -A -f && git -c user.name=a -c user.email=a@example.com commit -q -m a &&
+		git clone -q --bare . ../repository.git && cd ../repository.git && git update-server-info`).CombinedOutput()
+	if err != nil {
+		t.Skipf("needs git: %v: %s", err, out)
+	}
+	packages = []testregistry.NPMPackage{{Name: "leads", Version: "1.0.0", Requires: map[string]string{"x": "git+" + s.URL + "/repository.git"},
+		Files: map[string]string{"index.js": ""}}}
+	e := packageEngine(t, map[string]string{"npm": s.URL})
+	r, err := e.Execute(t.Context(), Request{Language: "javascript", Code: "1", Options: LanguageOptions{Deps: []string{"leads"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := string(r.Stderr.Bytes()); r.Verdict != sandbox.VerdictInstallError || strings.Contains(said, "code of the package ran") {
+		t.Errorf("%s: %s", r.Verdict, said)
+	} else {
+		t.Logf("%d %s", r.ExitCode(), said)
 	}
 }

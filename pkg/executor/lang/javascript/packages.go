@@ -82,7 +82,8 @@ func Packages(j *language.Job) (*language.Packages, error) {
 			"--userconfig=/dev/null", "--globalconfig=" + sandbox.TmpDir + "/npmrc", "--cache=" + sandbox.TmpDir + "/npm"}
 		return append(args, more...)
 	}
-	install := call(command, "--ignore-scripts", "--registry="+language.Index, "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000")
+	// npm prepares a package of a git repository with a second npm, which takes the repository's own .npmrc: no repositories.
+	install := call(command, "--ignore-scripts", "--git=/bin/false", "--registry="+language.Index, "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000")
 	if !o.Test {
 		install = append(install, "--omit=dev")
 	}
