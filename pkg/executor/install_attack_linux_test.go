@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
+	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -184,5 +185,39 @@ func TestNPMGit(t *testing.T) {
 		t.Errorf("%s: %s", r.Verdict, said)
 	} else {
 		t.Logf("%d %s", r.ExitCode(), said)
+	}
+}
+
+// TestReplacedLayer: a layer that another one has replaced while a sandbox showed it is still no image for requests.
+func TestReplacedLayer(t *testing.T) {
+	wheel := testregistry.Wheel{Name: "secret", Version: "1.0", Files: map[string]string{"secret.py": "WORD = 'old'\n"}}
+	var handler http.Handler = testregistry.PyPI(wheel)
+	s := testregistry.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+	e := packageEngine(t, map[string]string{"pypi": s.URL + "/simple/"})
+	o := e.opts
+	o.Images = StoredImages(func() (*image.Store, error) { return o.Layers.Open(false) })
+	e = New(e.manager, o)
+	req := Request{Language: "python", Code: "import secret; print(secret.WORD)", Options: LanguageOptions{Deps: []string{"secret"}}}
+	old := expectOn(t, e, req, want{stdout: "old\n"}).Deps.Layer
+	list, err := o.Layers.List()
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	lease, err := o.Layers.Find("python", list[0].Keys[0]) // as a run does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	wheel.Version, wheel.Files = "2.0", map[string]string{"secret.py": "WORD = 'new'\n"}
+	handler = testregistry.PyPI(wheel)
+	req.Options.DepsRefresh = true
+	expectOn(t, e, req, want{stdout: "new\n"})
+	for _, ref := range []string{old, strings.TrimPrefix(old, "sha256:")[:4], old[:len("sha256:")+4]} {
+		if _, err := o.Images.Image(t.Context(), ref); !errors.Is(err, sandbox.ErrNotFound) {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if list, err := o.Layers.List(); err != nil || len(list) != 2 || list[1].Language != "python" {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
