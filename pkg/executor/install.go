@@ -233,7 +233,7 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 	request.Policy.MergeOutput = false
 	y := &execution{e: x.e, req: &request, plan: in.plan, seq: x.seq}
 	y.out = Result{Language: x.plan.Language, Version: x.plan.Version}
-	fillPlan(in.plan, access)
+	fillPlan(in.plan, in.packages.Filled, access)
 	m := x.e.manager
 	if y.id, err = m.Create(ctx, in.plan.Spec); err != nil {
 		return false, err
@@ -273,10 +273,13 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 }
 
 // fillPlan replaces the placeholders of the registry's address.
-func fillPlan(p *Plan, access *deps.Access) {
+func fillPlan(p *Plan, filled []string, access *deps.Access) {
 	p.Spec.Bounds = network.Bounds{Services: map[string]netip.AddrPort{deps.ProxyName: access.Address}}
 	p.Files = slices.Clone(p.Files)
 	for i := range p.Files {
+		if !slices.Contains(filled, p.Files[i].Path) {
+			continue
+		}
 		p.Files[i].Data = []byte(access.Fill(string(p.Files[i].Data)))
 	}
 	fill := func(env map[string]string) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
+	"github.com/sandbox-run/sandbox-run/pkg/deps"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -219,5 +220,25 @@ func TestReplacedLayer(t *testing.T) {
 	}
 	if list, err := o.Layers.List(); err != nil || len(list) != 2 || list[1].Language != "python" {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestPlaceholdersOfPrograms: a program's own text stays as it is, so that no lock has the address of a proxy.
+func TestPlaceholdersOfPrograms(t *testing.T) {
+	e, _ := goPackages(t, greetModules...)
+	r := expectOn(t, e, Request{Language: "go", Options: LanguageOptions{Install: true, ReturnLock: true}, Files: []File{
+		{Path: "main.go", Data: []byte(greetsGo)},
+		{Path: "go.mod", Data: []byte("module m // {registry} {index} {checksums}\n\ngo 1.21\n\nrequire example.com/greet v1.1.0\n")},
+	}}, want{said: []string{"hello world\n"}})
+	if !strings.Contains(r.Deps.Lock, "{registry} {index} {checksums}") || strings.Contains(r.Deps.Lock, deps.ProxyName) {
+		t.Errorf("%s", r.Deps.Lock)
+	}
+	npm, _ := npmEngine(t, npmPackages()...)
+	_, err := npm.Execute(t.Context(), Request{Language: "javascript", Options: LanguageOptions{Install: true}, Files: []File{
+		{Path: "index.js", Data: []byte("1")}, {Path: "package.json", Data: []byte(`{"dependencies": {"greet": "*"}}`)},
+		{Path: "package-lock.json", Data: []byte(`{"lockfileVersion": 3, "packages": {"node_modules/greet": {"version": "\u007bindex}"}}}`)},
+	}})
+	if !errors.Is(err, sandbox.ErrInvalid) || !strings.Contains(err.Error(), "{index}") {
+		t.Error(err)
 	}
 }

@@ -106,7 +106,8 @@ func packages(j *language.Job) (*language.Packages, error) {
 		p.Files = append(p.Files, sandbox.File{Path: path.Join(sandbox.WorkspaceDir, sourceDir, name), Data: []byte(own.files[name])})
 	}
 	target := path.Join(language.LayerDir, cratesDir)
-	p.Files = append(p.Files, sandbox.File{Path: cargoHome + "/config.toml", Data: []byte(registryConfig)},
+	p.Filled = []string{cargoHome + "/config.toml"}
+	p.Files = append(p.Files, sandbox.File{Path: p.Filled[0], Data: []byte(registryConfig)},
 		sandbox.File{Path: target + "/.keep", Data: []byte{}}) // cargo makes no directory for a project without crates
 	p.Env = map[string]string{
 		"CARGO_HOME": cargoHome, "CARGO_TERM_COLOR": "never", "CARGO_NET_RETRY": "2", "RUSTC": j.Tool.Path,
