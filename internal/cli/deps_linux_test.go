@@ -188,3 +188,12 @@ func TestUselessLock(t *testing.T) {
 		t.Errorf("%d %v %s", code, err, said)
 	}
 }
+
+// TestProgressEscapes: the names of packages, which a lock or a manifest may choose, are no commands for a terminal.
+func TestProgressEscapes(t *testing.T) {
+	s := newScreen(t)
+	p := &Progress{To: s.slave}
+	p.Start("installing \x1b]0;evil\x07")
+	s.waitFor(`| installing \x1b]0;evil\x07, 1s`)
+	p.End()
+}
