@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
 )
@@ -155,4 +157,44 @@ func (u *packageUser) awaitNoProcess() {
 			u.t.Fatalf("%s is still there", left)
 		}
 	}
+}
+
+// TestUselessLock: a file of --lock that says nothing is refused, and one that can not be written whole is not left.
+func TestUselessLock(t *testing.T) {
+	needRoot(t)
+	s := testregistry.New(t, testregistry.PyPI(greeting))
+	u := newPackageUser(t, map[string]string{"pypi": s.URL + "/simple/"})
+	if err := os.WriteFile(filepath.Join(u.dir, "empty.lock"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range [][]string{nil, {"--deps", "greeting"}, {"--frozen"}} {
+		out, said, code := u.run(append([]string{"--lang", "python", "--code", "print(1)", "--lock", "empty.lock"}, more...)...)
+		if code != 2 || out != "" || !strings.Contains(said, "empty.lock is empty") {
+			t.Errorf("%v: %d %s%s", more, code, out, said)
+		}
+	}
+	small := filepath.Join(u.dir, "small")
+	if err := os.Mkdir(small, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=4k"); err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = unix.Unmount(small, 0) }()
+	if err := os.WriteFile(filepath.Join(small, "other"), make([]byte, 4096), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, said, code := u.run("--lang", "python", "--code", "import greeting", "--deps", "greeting", "--lock", "small/packages.lock")
+	if _, err := os.Lstat(filepath.Join(small, "packages.lock")); code == 0 || !os.IsNotExist(err) || !strings.Contains(said, "no space left") {
+		t.Errorf("%d %v %s", code, err, said)
+	}
+}
+
+// TestProgressEscapes: the names of packages, which a lock or a manifest may choose, are no commands for a terminal.
+func TestProgressEscapes(t *testing.T) {
+	s := newScreen(t)
+	p := &Progress{To: s.slave}
+	p.Start("installing \x1b]0;evil\x07")
+	s.waitFor(`| installing \x1b]0;evil\x07, 1s`)
+	p.End()
 }

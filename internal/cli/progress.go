@@ -62,7 +62,7 @@ func (p *Progress) spin(what string, stop, idle chan struct{}) {
 	defer ticker.Stop()
 	for i := 0; ; i++ {
 		// The error is ignored: writing the result reports a terminal that is gone.
-		fmt.Fprintf(p.To, "%s%c %s, %ds", clearLine, spinner[i%len(spinner)], what, int(time.Since(began).Seconds()))
+		fmt.Fprintf(p.To, "%s%c %s, %ds", clearLine, spinner[i%len(spinner)], EscapeLine(what), int(time.Since(began).Seconds()))
 		select {
 		case <-stop:
 			fmt.Fprint(p.To, clearLine)

@@ -124,6 +124,9 @@ func (o *runOptions) readLock() error {
 	if err != nil {
 		return sandbox.Invalid("lock", "%w", err)
 	}
+	if len(text) == 0 { // as no lock at all, it would fix nothing
+		return sandbox.Errorf(sandbox.ErrInvalid, "lock", "remove the file, and the next run writes another", "%s is empty", o.lock)
+	}
 	o.options.Lock = string(text)
 	return nil
 }
@@ -138,5 +141,9 @@ func (o *runOptions) writeLock(d *executor.Deps) error {
 		return fmt.Errorf("lock: %w", err)
 	}
 	_, err = f.WriteString(d.Lock)
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(o.lock) // the next run would take a part for a lock
+		return fmt.Errorf("lock: %w", err)
+	}
+	return nil
 }

@@ -221,7 +221,7 @@ func tierText(i sandbox.Isolation) string { return fmt.Sprintf("tier %s (%s)", i
 func (s *outcome) whyEnded(r *sandbox.Result) string {
 	subject, flags := s.noun, "--"
 	switch {
-	case r.Phase == executor.PhaseInstall && r.Verdict != sandbox.VerdictInstallError:
+	case r.Phase == executor.PhaseInstall && r.Verdict != sandbox.VerdictInstallError && r.Verdict != sandbox.VerdictCancelled:
 		return "the installation of the packages ended with " + string(r.Verdict) + "; fewer packages, or an operator who allows more"
 	case r.Phase == executor.PhaseCompile && r.Verdict != sandbox.VerdictCompileError:
 		subject, flags = "compiler", "--compile-"

@@ -3,6 +3,7 @@ package deps
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -142,13 +144,13 @@ func (s *Store) Add(ctx context.Context, k Key, archive io.ReaderAt, size int64,
 	}
 	before, _ := store.Lookup(name(lock.Language, k)) // nil: there is none
 	img, err := store.Add(ctx, image.Source{
-		Names: []string{name(lock.Language, k)}, Layers: []image.Layer{layer(archive, size), layer(bytes.NewReader(second.Bytes()), int64(second.Len()))},
+		Names: []string{name(lock.Language, k)}, Config: layerConfig, Layers: []image.Layer{layer(archive, size), layer(bytes.NewReader(second.Bytes()), int64(second.Len()))},
 	})
 	if err != nil {
 		return nil, err
 	}
 	if before != nil && before.ID != img.ID && len(before.Names) == 1 {
-		_, _, _ = store.Remove(before.ID, false) // one that a sandbox shows stays until image prune
+		_, _, _ = store.Remove(before.ID, false) // one that a sandbox shows stays until deps prune
 	}
 	return use(store, img)
 }
@@ -164,8 +166,16 @@ type Info struct {
 	Error    *sandbox.ErrorInfo `json:"error,omitempty"`
 }
 
+// layerConfig is the configuration of a layer's image, with a label by which the image is known also when its name has moved to another one.
+var layerConfig = []byte(`{"os":"` + runtime.GOOS + `","architecture":"` + runtime.GOARCH + `","config":{"Labels":{"` + label + `":""}}}`)
+
+const label = "invalid.sandbox-run.packages"
+
 // IsLayer reports whether an image of the store is a layer.
 func IsLayer(img *image.Image) bool {
+	if _, found := img.Config.Labels[label]; found {
+		return true
+	}
 	return slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, host) })
 }
 
@@ -192,7 +202,7 @@ func (s *Store) List() ([]Info, error) {
 			}
 		}
 		if lease, err := use(store, img); err == nil {
-			i.Lock = lease.Lock
+			i.Lock, i.Language = lease.Lock, cmp.Or(i.Language, lease.Lock.Language)
 			lease.Release()
 		} else {
 			i.Error = sandbox.Describe(err)

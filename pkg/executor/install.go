@@ -56,6 +56,12 @@ const installWorking = 256 * sandbox.MiB
 // layerArchive is the archive of a layer in the installing sandbox.
 const layerArchive = sandbox.WorkspaceDir + "/layer.tar"
 
+// maxDeps and maxDep bound the packages of a request, and the text of each: whoever may send requests writes them.
+const (
+	maxDeps = 1000
+	maxDep  = 1000
+)
+
 // asksForPackages reports whether a request wants packages to be there.
 func asksForPackages(o *LanguageOptions) bool { return len(o.Deps) > 0 || o.Install || o.Lock != "" }
 
@@ -63,6 +69,10 @@ func asksForPackages(o *LanguageOptions) bool { return len(o.Deps) > 0 || o.Inst
 func checkPackages(j *job) error {
 	o := &j.Job.Request.Options
 	switch asked := asksForPackages(o); {
+	case len(o.Deps) > maxDeps:
+		return sandbox.Invalid("deps", "%d packages; the most is %d", len(o.Deps), maxDeps)
+	case slices.ContainsFunc(o.Deps, func(d string) bool { return len(d) > maxDep }):
+		return sandbox.Invalid("deps", "a package has more than %d bytes", maxDep)
 	case !asked && (o.Frozen || o.DepsRefresh || o.AllowInstallScripts):
 		name := map[bool]string{o.Frozen: "frozen", o.DepsRefresh: "deps-refresh", o.AllowInstallScripts: "allow-install-scripts"}[true]
 		return sandbox.Invalid(name, "there are no packages to install; give --deps or --install")
@@ -223,7 +233,7 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 	request.Policy.MergeOutput = false
 	y := &execution{e: x.e, req: &request, plan: in.plan, seq: x.seq}
 	y.out = Result{Language: x.plan.Language, Version: x.plan.Version}
-	fillPlan(in.plan, access)
+	fillPlan(in.plan, in.packages.Filled, access)
 	m := x.e.manager
 	if y.id, err = m.Create(ctx, in.plan.Spec); err != nil {
 		return false, err
@@ -263,10 +273,13 @@ func (x *execution) runInstallation(ctx context.Context, in *installation, acces
 }
 
 // fillPlan replaces the placeholders of the registry's address.
-func fillPlan(p *Plan, access *deps.Access) {
+func fillPlan(p *Plan, filled []string, access *deps.Access) {
 	p.Spec.Bounds = network.Bounds{Services: map[string]netip.AddrPort{deps.ProxyName: access.Address}}
 	p.Files = slices.Clone(p.Files)
 	for i := range p.Files {
+		if !slices.Contains(filled, p.Files[i].Path) {
+			continue
+		}
 		p.Files[i].Data = []byte(access.Fill(string(p.Files[i].Data)))
 	}
 	fill := func(env map[string]string) {

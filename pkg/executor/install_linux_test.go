@@ -159,7 +159,7 @@ func TestPythonDeclarations(t *testing.T) {
 		"requires-python": {LanguageOptions{Install: true}, []File{{Path: "pyproject.toml", Data: []byte("[project]\nrequires-python = '<3.5'\n")}}, "requires Python <3.5"},
 		"an index":        {LanguageOptions{Install: true}, []File{{Path: "requirements.txt", Data: []byte("one\n--index-url https://x/\n")}}, "requirements.txt, line 2"},
 		"an editable":     {LanguageOptions{Install: true}, []File{{Path: "requirements.txt", Data: []byte("-e .\n")}}, "line 1"},
-		"a loop":          {LanguageOptions{Install: true}, []File{{Path: "requirements.txt", Data: []byte("-r requirements.txt\n")}}, "too many files"},
+		"a loop":          {LanguageOptions{Install: true}, []File{{Path: "requirements.txt", Data: []byte("-r requirements.txt\n")}}, "leads to itself"},
 		"an open block":   {LanguageOptions{Install: true}, []File{{Path: "main.py", Data: []byte("# /// script\nprint(1)\n")}}, "does not end"},
 		"a version":       {LanguageOptions{Deps: []string{"one=1"}}, nil, `"one=1" has a wrong version`},
 		"a lock":          {LanguageOptions{Lock: "{}"}, nil, "lock"},

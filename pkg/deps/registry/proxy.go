@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +32,8 @@ import (
 const (
 	// maxDocument bounds a document whose addresses are replaced.
 	maxDocument = 64 << 20
+	// maxHeld bounds all documents in memory. The registry is not trusted with this machine's.
+	maxHeld = 256 << 20
 	// maxForwarded is how many requests are forwarded at a time; further ones wait.
 	maxForwarded = 64
 	maxRedirects = 5
@@ -50,6 +53,7 @@ type Proxy struct {
 	server   *http.Server
 	client   *http.Client
 	slots    chan struct{}
+	held     atomic.Int64 // bytes of documents
 
 	mu      sync.Mutex
 	refused []string // sentences for people
@@ -269,12 +273,16 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, target *url.URL)
 		}
 	}
 	if r.Method == http.MethodGet && isDocument(answer) {
-		text, err := io.ReadAll(io.LimitReader(body, maxDocument+1))
+		held := &counted{from: io.LimitReader(body, maxDocument+1), held: &p.held}
+		defer held.release()
+		text, err := io.ReadAll(held)
+		if err == nil && len(text) <= maxDocument {
+			text, err = p.replace(text, held)
+		}
 		if err != nil || len(text) > maxDocument {
 			p.refuse(w, http.StatusBadGateway, target.Host+": the document is too large, or ended early")
 			return
 		}
-		text = p.replace(text)
 		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 		w.WriteHeader(answer.StatusCode)
 		_, _ = w.Write(text)
@@ -300,16 +308,54 @@ func isDocument(answer *http.Response) bool {
 		strings.HasSuffix(answer.Request.URL.Path, "/config.json")
 }
 
-// replace replaces the addresses of the registry's hosts by the proxy's own.
-func (p *Proxy) replace(text []byte) []byte {
+// replace replaces the addresses of the registry's hosts by the proxy's own, which are longer.
+func (p *Proxy) replace(text []byte, held *counted) ([]byte, error) {
 	base := "http://" + deps.ProxyName + "/" + p.token
 	for host := range p.hosts {
 		for _, scheme := range []string{"https", "http"} {
-			text = bytes.ReplaceAll(text, []byte(scheme+"://"+host+"/"), []byte(p.inside(base, scheme+"://"+host+"/")))
+			from := scheme + "://" + host + "/"
+			to := p.inside(base, from)
+			more := bytes.Count(text, []byte(from)) * (len(to) - len(from))
+			if len(text)+more > maxDocument {
+				return nil, errHeld
+			}
+			if more > 0 {
+				if err := held.add(more); err != nil {
+					return nil, err
+				}
+				text = bytes.ReplaceAll(text, []byte(from), []byte(to))
+			}
 		}
 	}
-	return text
+	return text, nil
 }
+
+var errHeld = errors.New("the documents are too large")
+
+// counted counts what is read of a document, until release.
+type counted struct {
+	from io.Reader
+	held *atomic.Int64
+	own  int
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	if more := c.add(n); more != nil {
+		err = more
+	}
+	return n, err
+}
+
+func (c *counted) add(n int) error {
+	c.own += n
+	if c.held.Add(int64(n)) > maxHeld {
+		return errHeld
+	}
+	return nil
+}
+
+func (c *counted) release() { c.held.Add(-int64(c.own)) }
 
 // watched ends a request whose answer stalls.
 type watched struct {

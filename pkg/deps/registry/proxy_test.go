@@ -289,3 +289,29 @@ func TestConfig(t *testing.T) {
 		t.Errorf("%v %v", all, err)
 	}
 }
+
+// TestDocumentsInMemory: documents of a hostile registry take no more memory than one of the largest may, whatever is replaced in them.
+func TestDocumentsInMemory(t *testing.T) {
+	s, p := serve(t, false, "    index: {index}\n", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		n := 1000
+		if strings.HasSuffix(r.URL.Path, "/large") {
+			n = 1_500_000
+		}
+		_, _ = io.WriteString(w, strings.Repeat("http://"+r.Host+"/", n))
+	})
+	base := p.Access().Index
+	if status, body, _ := p.testAsk(t, http.MethodGet, base+"small"); status != http.StatusOK || strings.Contains(body, s.URL) {
+		t.Errorf("%d %.200s", status, body)
+	}
+	if status, body, _ := p.testAsk(t, http.MethodGet, base+"large"); status != http.StatusBadGateway || len(body) > 1000 {
+		t.Errorf("%d, %d bytes", status, len(body))
+	}
+	if held := p.held.Load(); held != 0 {
+		t.Errorf("%d bytes are held", held)
+	}
+	p.held.Store(maxHeld - 1000)
+	if status, _, _ := p.testAsk(t, http.MethodGet, base+"small"); status != http.StatusBadGateway {
+		t.Error(status)
+	}
+}

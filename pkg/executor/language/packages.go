@@ -14,9 +14,11 @@ type Packages struct {
 	Registry     string         // that the commands may reach: pypi, npm, go, crates, maven
 	Requirements []string       // as declared, for people; sorted
 	Files        []sandbox.File // of the installing sandbox, with their content in Data: manifests and locks
-	Env          map[string]string
-	Steps        []Step
-	Locked       bool // the files fix the version and the digest of every package
+	// Filled are the paths of the Files in which placeholders are replaced. The others are of the program, and stay as they are.
+	Filled []string
+	Env    map[string]string
+	Steps  []Step
+	Locked bool // the files fix the version and the digest of every package
 	// Locks are the files in /workspace from which ReadLock makes the lock.
 	Locks    []string
 	ReadLock func(files map[string][]byte) (*Lock, error)
@@ -96,8 +98,12 @@ func ParseLock(text string) (*Lock, error) {
 
 // Covers refuses a lock that was made without one of some requirements.
 func (l *Lock) Covers(requirements []string) error {
+	has := make(map[string]bool, len(l.Requires))
+	for _, r := range l.Requires {
+		has[r] = true
+	}
 	for _, r := range requirements {
-		if !slices.Contains(l.Requires, r) {
+		if !has[r] {
 			return sandbox.Errorf(sandbox.ErrInvalid, "lock", "remove the lock, and the next run writes another", "%s is not among what it was made for", r)
 		}
 	}

@@ -38,7 +38,7 @@ func TOMLText(text, section, key string) string {
 
 // tomlValue returns the document from the value of a key on.
 func tomlValue(text, section, key string) (value string, found bool) {
-	at := ""
+	at, open := "", 0
 	for len(text) > 0 {
 		line, rest, _ := strings.Cut(text, "\n")
 		trimmed := strings.TrimSpace(line)
@@ -58,24 +58,32 @@ func tomlValue(text, section, key string) (value string, found bool) {
 			return value + "\n" + rest, true
 		}
 		// The lines of another key's array are no keys, whatever they look like.
-		if strings.HasPrefix(value, "[") {
-			rest = skipTOMLArray(value + "\n" + rest)
+		if strings.HasPrefix(value, "[") && open < maxOpenArrays {
+			if behind, ends := skipTOMLArray(text[strings.Index(text, "=")+1:]); ends {
+				text = behind
+				continue
+			}
+			open++
 		}
 		text = rest
 	}
 	return "", false
 }
 
-// skipTOMLArray returns the text behind an array; the array's own lines if it does not end.
-func skipTOMLArray(text string) string {
-	depth, rest := 0, text
+// maxOpenArrays bounds the arrays without an end for which the rest of a document is searched.
+const maxOpenArrays = 16
+
+// skipTOMLArray returns the text behind an array, if it ends.
+func skipTOMLArray(text string) (rest string, ends bool) {
+	depth := 0
+	rest = text
 	for len(rest) > 0 {
 		switch c := rest[0]; c {
 		case '[':
 			depth++
 		case ']':
 			if depth--; depth == 0 {
-				return rest[1:]
+				return rest[1:], true
 			}
 		case '#':
 			_, rest, _ = strings.Cut(rest, "\n")
@@ -89,8 +97,7 @@ func skipTOMLArray(text string) string {
 		}
 		rest = rest[1:]
 	}
-	_, rest, _ = strings.Cut(text, "\n")
-	return rest
+	return "", false
 }
 
 // skipTOML skips blanks, line ends and comments.

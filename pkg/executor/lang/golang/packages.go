@@ -289,11 +289,26 @@ func (d *manifest) readRequires() (found bool) {
 	return found
 }
 
+// maxImport bounds the path of a package that is looked for in modules.
+const maxImport = 1000
+
 // readImports finds the packages of required modules that the program imports. The package at the top of an asked module is asked for
 // already.
 func (d *manifest) readImports(files []language.File, deps []goModule) error {
-	required := slices.Concat(deps, d.requires)
-	seen := map[string]bool{}
+	required, tops, seen := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, m := range slices.Concat(deps, d.requires) {
+		required[m.path] = true
+	}
+	for _, m := range deps {
+		tops[m.path] = true
+	}
+	// inModule reports whether a required module has a package.
+	inModule := func(name string) bool {
+		for len(name) <= maxImport && name != "." && name != "/" && !required[name] {
+			name = path.Dir(name)
+		}
+		return required[name]
+	}
 	for _, f := range files {
 		dir := path.Dir(f.Path)
 		if path.Ext(f.Path) != ".go" || !isPackageDir(dir) {
@@ -307,8 +322,7 @@ func (d *manifest) readImports(files []language.File, deps []goModule) error {
 			return err
 		}
 		for _, i := range importsOf(src) {
-			if slices.ContainsFunc(required, func(m goModule) bool { return i == m.path || strings.HasPrefix(i, m.path+"/") }) &&
-				!slices.ContainsFunc(deps, func(m goModule) bool { return i == m.path }) {
+			if !tops[i] && inModule(i) {
 				seen[i] = true
 			}
 		}

@@ -20,6 +20,8 @@ const (
 	// jarsDir is the directory of the jars below a layer, and jarsAt that of the layer in a sandbox.
 	jarsDir = "jars"
 	jarsAt  = language.ToolDir + "/" + jarsDir
+	// maxJars bounds the jars of a program, as the kit does.
+	maxJars = 1000
 )
 
 // packages describes the installation of the jars that a program declares: with the kit, from a Maven repository. No code of the jars runs.
@@ -63,16 +65,18 @@ func packages(j *language.Job) (*language.Packages, error) {
 // declaredJars returns the coordinates of the request and, if it asks for them, of the sources.
 func declaredJars(j *language.Job) ([]string, error) {
 	o := &j.Request.Options
-	var all []coordinate.Coordinate
+	all, versions := map[coordinate.Coordinate]bool{}, map[string]string{}
 	add := func(field, where, text string) error {
 		c, err := coordinate.Parse(text)
 		if err != nil {
 			return sandbox.Invalid(field, "%s%w", where, err)
 		}
-		if i := slices.IndexFunc(all, func(a coordinate.Coordinate) bool { return a.Name() == c.Name() && a.Version != c.Version }); i >= 0 {
-			return sandbox.Invalid(field, "%s%s is declared with two versions, %s and %s", where, c.Name(), all[i].Version, c.Version)
+		if other, found := versions[c.Name()]; found && other != c.Version {
+			return sandbox.Invalid(field, "%s%s is declared with two versions, %s and %s", where, c.Name(), other, c.Version)
 		}
-		all = append(all, c)
+		if all[c], versions[c.Name()] = true, c.Version; len(all) > maxJars {
+			return sandbox.Invalid(field, "%smore than %d jars are declared", where, maxJars)
+		}
 		return nil
 	}
 	for _, text := range o.Deps {
@@ -101,11 +105,11 @@ func declaredJars(j *language.Job) ([]string, error) {
 			"%s is not read: sandbox-run resolves no projects of Maven or Gradle", build)
 	}
 	var texts []string
-	for _, c := range all {
+	for c := range all {
 		texts = append(texts, c.String())
 	}
 	slices.Sort(texts)
-	return slices.Compact(texts), nil
+	return texts, nil
 }
 
 // sourceJars yields what the lines //DEPS of a source name, as jbang has them, with the number of the line.
@@ -139,6 +143,8 @@ func readLock(text string) (jars []coordinate.Coordinate, err error) {
 			return nil, fmt.Errorf("the line of %s has more than a coordinate and a digest", c)
 		case slices.Contains(jars, c):
 			return nil, fmt.Errorf("it has %s twice", c)
+		case len(jars) == maxJars:
+			return nil, fmt.Errorf("it has more than %d jars", maxJars)
 		}
 		jars = append(jars, c)
 	}

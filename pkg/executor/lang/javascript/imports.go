@@ -190,10 +190,13 @@ func (s *scanner) skipSlash() {
 	}
 }
 
+// maxExpression bounds a regular expression: the search for the end of one is repeated at each slash.
+const maxExpression = 1000
+
 // skipExpression skips a regular expression, if one ends in this line.
 func (s *scanner) skipExpression() bool {
 	set := false // in brackets, where a slash is an ordinary character
-	for at := s.at; at < len(s.text) && s.text[at] != '\n'; at++ {
+	for at := s.at; at < min(len(s.text), s.at+maxExpression) && s.text[at] != '\n'; at++ {
 		switch c := s.text[at]; {
 		case c == '\\':
 			at++
@@ -243,8 +246,11 @@ func (d *declared) addImports(j *language.Job) error {
 		if err != nil {
 			return err
 		}
+		line, counted := 1, 0
 		for _, n := range found {
-			by := fmt.Sprintf("%s, line %d", f.Path, 1+bytes.Count(text[:n.from], []byte("\n")))
+			line += bytes.Count(text[counted:n.from], []byte("\n"))
+			counted = n.from
+			by := fmt.Sprintf("%s, line %d", f.Path, line)
 			p, _, err := n.parse()
 			if err == nil {
 				err = d.add(p, by)

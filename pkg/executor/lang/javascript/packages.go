@@ -70,7 +70,8 @@ func Packages(j *language.Job) (*language.Packages, error) {
 	p.Files = []sandbox.File{{Path: path.Join(sandbox.WorkspaceDir, packageFile), Data: manifest}}
 	command := "install"
 	if d.lock != nil {
-		p.Files = append(p.Files, sandbox.File{Path: path.Join(sandbox.WorkspaceDir, lockFile), Data: d.lock.text})
+		p.Filled = []string{path.Join(sandbox.WorkspaceDir, lockFile)}
+		p.Files = append(p.Files, sandbox.File{Path: p.Filled[0], Data: d.lock.text})
 		if !d.added {
 			command = "ci"
 		}
@@ -82,7 +83,8 @@ func Packages(j *language.Job) (*language.Packages, error) {
 			"--userconfig=/dev/null", "--globalconfig=" + sandbox.TmpDir + "/npmrc", "--cache=" + sandbox.TmpDir + "/npm"}
 		return append(args, more...)
 	}
-	install := call(command, "--ignore-scripts", "--registry="+language.Index, "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000")
+	// npm prepares a package of a git repository with a second npm, which takes the repository's own .npmrc: no repositories.
+	install := call(command, "--ignore-scripts", "--git=/bin/false", "--registry="+language.Index, "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000")
 	if !o.Test {
 		install = append(install, "--omit=dev")
 	}
@@ -432,6 +434,15 @@ func parseLock(text []byte) (*lock, error) {
 	if err := d.Decode(&doc); err != nil {
 		return nil, err
 	}
+	plain, err := json.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	for _, placeholder := range []string{language.Registry, language.Index, language.Checksums} {
+		if bytes.Contains(plain, []byte(placeholder)) {
+			return nil, fmt.Errorf("it contains %s, which stands for the registry in sandboxes", placeholder)
+		}
+	}
 	packages, _ := doc["packages"].(map[string]any)
 	if packages == nil {
 		return nil, errors.New("it is of an old form, without packages; npm 7 or newer writes the form of today: npm install --package-lock-only")
@@ -456,7 +467,6 @@ func parseLock(text []byte) (*lock, error) {
 			e["resolved"] = inside(resolved)
 		}
 	}
-	var err error
 	l.text, err = json.Marshal(doc)
 	return l, err
 }

@@ -169,10 +169,10 @@ func declaredRequirements(j *language.Job) ([]string, error) {
 		}
 	}
 	if language.Find(j.Files, requirementsFile) != nil {
-		return readRequirements(j, requirementsFile, 0)
+		return readRequirements(j, requirementsFile, map[string]bool{})
 	}
 	if f := language.Find(j.Files, projectFile); f != nil {
-		text, err := f.Head(maxMetadata)
+		text, err := headOf(f)
 		if err != nil {
 			return nil, err
 		}
@@ -181,8 +181,20 @@ func declaredRequirements(j *language.Job) ([]string, error) {
 	return nil, nil
 }
 
-// maxMetadata bounds a file that is read for requirements.
-const maxMetadata = 1 << 20
+// maxMetadata bounds a file that is read for requirements, and maxIncluded how many files of requirements there are.
+const (
+	maxMetadata = 1 << 20
+	maxIncluded = 100
+)
+
+// headOf returns the content of a file of requirements. The requirements behind a bound would be missing without a word.
+func headOf(f *language.File) ([]byte, error) {
+	text, err := f.Head(maxMetadata + 1)
+	if err == nil && len(text) > maxMetadata {
+		err = sandbox.Invalid("files", "%s: it is larger than %d bytes", f.Path, maxMetadata)
+	}
+	return text, err
+}
 
 // scriptMetadata returns the TOML of the block "script" in a source (PEP 723).
 func scriptMetadata(source string) (text string, found bool, err error) {
@@ -237,16 +249,24 @@ func requirementsOf(j *language.Job, file, text, section string) ([]string, erro
 	return declared, nil
 }
 
-// maxIncluded is how deep requirements files may name each other.
-const maxIncluded = 8
-
-// readRequirements reads a requirements file. Options that lead pip elsewhere are refused: registries.yaml names the registries.
-func readRequirements(j *language.Job, name string, depth int) (all []string, err error) {
-	f := language.Find(j.Files, name)
-	if f == nil || depth == maxIncluded {
-		return nil, sandbox.Invalid("files", "%s: it does not exist, or too many files lead to it", name)
+// readRequirements reads a requirements file and those that it names, each once. Options that lead pip elsewhere are refused: registries.yaml
+// names the registries.
+func readRequirements(j *language.Job, name string, read map[string]bool) (all []string, err error) {
+	if reading, found := read[name]; reading {
+		return nil, sandbox.Invalid("files", "%s: it leads to itself", name)
+	} else if found {
+		return nil, nil
 	}
-	text, err := f.Head(maxMetadata)
+	read[name] = true // until its end
+	defer func() { read[name] = false }()
+	if len(read) > maxIncluded {
+		return nil, sandbox.Invalid("files", "%s: it is one of more than %d files of requirements", name, maxIncluded)
+	}
+	f := language.Find(j.Files, name)
+	if f == nil {
+		return nil, sandbox.Invalid("files", "%s: it does not exist", name)
+	}
+	text, err := headOf(f)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +284,7 @@ func readRequirements(j *language.Job, name string, depth int) (all []string, er
 		option, value, _ := strings.Cut(strings.ReplaceAll(line, "=", " "), " ")
 		switch option {
 		case "-r", "--requirement":
-			more, err := readRequirements(j, path.Join(path.Dir(name), strings.TrimSpace(value)), depth+1)
+			more, err := readRequirements(j, path.Join(path.Dir(name), strings.TrimSpace(value)), read)
 			if err != nil {
 				return nil, err
 			}
@@ -343,7 +363,7 @@ func parseRequirement(text string) (string, error) {
 	if marker = strings.TrimSpace(marker); marker != "" {
 		if strings.ContainsFunc(marker, func(r rune) bool {
 			return !isNameRune(r) && !strings.ContainsRune(" <>=!~'\"()*+,", r)
-		}) {
+		}) || strings.HasPrefix(marker, "-") || strings.Contains(marker, " -") { // pip reads the rest of such a line as options, even between quotes
 			return wrong("has a wrong marker")
 		}
 		made += "; " + marker

@@ -106,7 +106,8 @@ func packages(j *language.Job) (*language.Packages, error) {
 		p.Files = append(p.Files, sandbox.File{Path: path.Join(sandbox.WorkspaceDir, sourceDir, name), Data: []byte(own.files[name])})
 	}
 	target := path.Join(language.LayerDir, cratesDir)
-	p.Files = append(p.Files, sandbox.File{Path: cargoHome + "/config.toml", Data: []byte(registryConfig)},
+	p.Filled = []string{cargoHome + "/config.toml"}
+	p.Files = append(p.Files, sandbox.File{Path: p.Filled[0], Data: []byte(registryConfig)},
 		sandbox.File{Path: target + "/.keep", Data: []byte{}}) // cargo makes no directory for a project without crates
 	p.Env = map[string]string{
 		"CARGO_HOME": cargoHome, "CARGO_TERM_COLOR": "never", "CARGO_NET_RETRY": "2", "RUSTC": j.Tool.Path,
@@ -165,9 +166,13 @@ func (p *project) read(j *language.Job) (err error) {
 		}
 		p.files[lock.Path] = string(text)
 	}
+	named := map[string]bool{} // the names of sources in the manifests
+	for part := range strings.FieldsFuncSeq(all, func(r rune) bool { return strings.ContainsRune("/\"'\n", r) }) {
+		named[part] = true
+	}
 	for _, f := range j.Files {
 		base, dir := path.Base(f.Path), path.Base(path.Dir(f.Path))
-		if path.Ext(base) == ".rs" && !vendored(f.Path) && (base == "main.rs" || base == "lib.rs" || strings.Contains(all, base) ||
+		if path.Ext(base) == ".rs" && !vendored(f.Path) && (base == "main.rs" || base == "lib.rs" || named[base] ||
 			slices.Contains([]string{"bin", "examples", "tests", "benches"}, dir)) {
 			p.stubs = append(p.stubs, f.Path)
 		}
