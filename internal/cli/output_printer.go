@@ -153,6 +153,7 @@ func (l *outputPrinter) finish() {
 	}
 	defer l.mu.Unlock()
 	l.ended = true
+	l.midLine = l.midLine || l.c.signalledTwice.Load() // the terminal has echoed another ^C
 	l.wait.End()
 	l.flushSinks()
 }
@@ -199,7 +200,6 @@ func (l *outputPrinter) printNotice(text string) {
 	}
 	l.beginLine()
 	l.c.PrintMessage(text)
-	l.midLine = true // another ^C may follow
 }
 
 // beginLine removes the progress, and ends the colours and the line of the output before it: a line of sandbox-run follows.
