@@ -316,7 +316,9 @@ func (c *Invocation) executeHere(o *runOptions) error {
 	req.OnReady = func(p *executor.Plan, i sandbox.Isolation) {
 		ready = &wire.Ready{Language: p.Language, Version: p.Version, Image: p.Spec.Root.From.Reference, Isolation: i}
 	}
-	show.begin = func() { c.printHeader(o, ready) }
+	if c.hasHeader(&o.boxOptions) {
+		show.header = func() string { return c.formatHeader(ready) }
+	}
 	show.wait.Start("preparing")
 	var result *executor.Result
 	err = c.withPulledImage(s.ctx, &o.boxOptions, show.wait.End, func() (err error) {
@@ -357,7 +359,7 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 		result.Code = codeOurs
 	}
 	return c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
-		noun: "program", headed: c.hasHeader(&o.boxOptions), phases: result.Phases, machine: m, whole: !o.noStream,
+		noun: "program", headed: show.headed, phases: result.Phases, machine: m, whole: !o.noStream,
 		wrote: copied.written, lost: copied.lost,
 	})
 }
@@ -367,10 +369,10 @@ func (c *Invocation) hasHeader(o *boxOptions) bool {
 	return c.format == FormatText && !o.quiet && IsTerminal(c.Std.Err)
 }
 
-// printHeader prints language, image and tier of the run that begins.
-func (c *Invocation) printHeader(o *runOptions, ready *wire.Ready) {
-	if !c.hasHeader(&o.boxOptions) || ready == nil {
-		return
+// formatHeader returns language, image and tier of the run that begins. It is empty while its sandbox is not made.
+func (c *Invocation) formatHeader(ready *wire.Ready) string {
+	if ready == nil {
+		return ""
 	}
 	text := ready.Language
 	if ready.Version != "" {
@@ -380,7 +382,7 @@ func (c *Invocation) printHeader(o *runOptions, ready *wire.Ready) {
 		text += " · image " + ready.Image
 	}
 	text += " · " + tierText(ready.Isolation)
-	fmt.Fprintln(c.Std.Err, c.Palette(c.Std.Err).dim(EscapeText(text)))
+	return c.Palette(c.Std.Err).dim(EscapeText(text))
 }
 
 // writeKept writes a kept output. On a terminal, a notice stands in place of dropped bytes.

@@ -98,6 +98,43 @@ func TestDeps(t *testing.T) {
 	expect(append([]string{"--deps", "greeting"}, program...), 1, "", "registry: 127.0.0.1")
 }
 
+// On a terminal, the header follows the installation, because the sandbox of the run is made after it. Without that sandbox there is no
+// header, and the summary shows the tier.
+func TestInstallOnTerminal(t *testing.T) {
+	needRoot(t)
+	s := testregistry.New(t, testregistry.PyPI(greeting))
+	u := newPackageUser(t, map[string]string{"pypi": s.URL + "/simple/"})
+	program := []string{"--lang", "python", "--code", "import greeting; print(greeting.WORD)"}
+	for _, test := range []struct {
+		deps string
+		code int
+		want []string // in this order
+	}{
+		{"greeting", 0, []string{"python 3.", " · tier container (native)\r\n", "hello\r\nsandbox-run: ok  exit 0", "  install "}},
+		{"greeting", 0, []string{"python 3.", " · tier container (native)\r\n", "hello\r\nsandbox-run: ok  exit 0", "  install cached\r\n"}},
+		{"absent", 1, []string{"No matching distribution", "\r\nsandbox-run: install_error  exit 1", "  tier container (native)\r\n",
+			"why: the packages can not be installed"}},
+	} {
+		screen := newScreen(t)
+		screen.env = append(u.env, screen.env...)
+		code, shown := screen.run(append([]string{"--deps", test.deps}, program...)...)
+		if code != test.code {
+			t.Errorf("%s: exit code %d", test.deps, code)
+		}
+		rest := shown
+		for _, w := range test.want {
+			var found bool
+			if _, rest, found = strings.Cut(rest, w); !found {
+				t.Errorf("%s: %q is not in its place in\n%q", test.deps, w, shown)
+				break
+			}
+		}
+		if strings.Count(shown, "tier container (native)") != 1 || strings.Count(shown, "  install ") > 1 {
+			t.Errorf("%s: a figure is missing or repeated in\n%q", test.deps, shown)
+		}
+	}
+}
+
 // TestInstallKilled: SIGKILL at any moment of an installation leaves no process, and nothing that the next one would take for whole.
 func TestInstallKilled(t *testing.T) {
 	needRoot(t)

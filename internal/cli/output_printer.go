@@ -19,11 +19,12 @@ import (
 type outputPrinter struct {
 	c         *Invocation
 	cancelRun context.CancelCauseFunc // called when standard output or standard error can not be written
-	begin     func()                  // called once, after the sandbox is made and before any output
+	header    func() string           // the header of the run; empty until its sandbox is made; nil for none
 	wait      *Progress
 
 	mu      sync.Mutex
 	begun   bool
+	headed  bool  // the header is printed
 	out     *sink // nil if no output is printed while the program runs
 	err     *sink
 	failed  error
@@ -69,11 +70,18 @@ func (c *Invocation) EscapedStderr() io.Writer { return newSink(c.Std.Err, false
 func (l *outputPrinter) printEvent(e sandbox.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.begun && l.begin != nil {
+	if !l.begun {
 		l.wait.End()
-		l.begin()
+		l.begun = true
 	}
-	l.begun = true
+	// Packages are installed before the sandbox of the run is made.
+	if l.header != nil && !l.headed {
+		if text := l.header(); text != "" {
+			l.beginLine()
+			fmt.Fprintln(l.c.Std.Err, text)
+			l.headed = true
+		}
+	}
 	if l.c.format == FormatNDJSON {
 		l.c.seq = e.Seq
 		l.keepFailure(l.c.writeLine(e.Document()))
@@ -145,6 +153,7 @@ func (l *outputPrinter) finish() {
 	}
 	defer l.mu.Unlock()
 	l.ended = true
+	l.midLine = l.midLine || l.c.signalledTwice.Load() // the terminal has echoed another ^C
 	l.wait.End()
 	l.flushSinks()
 }
@@ -189,6 +198,12 @@ func (l *outputPrinter) printNotice(text string) {
 	if l.ended || !l.begun {
 		return
 	}
+	l.beginLine()
+	l.c.PrintMessage(text)
+}
+
+// beginLine removes the progress, and ends the colours and the line of the output before it: a line of sandbox-run follows.
+func (l *outputPrinter) beginLine() {
 	l.wait.End()
 	for _, s := range []*sink{l.out, l.err} {
 		if s != nil {
@@ -197,9 +212,8 @@ func (l *outputPrinter) printNotice(text string) {
 	}
 	if l.midLine {
 		fmt.Fprintln(l.c.Std.Err)
+		l.midLine = false
 	}
-	l.c.PrintMessage(text)
-	l.midLine = true // another ^C may follow
 }
 
 // tryLock locks mu, and reports whether that succeeded in time: a write that blocks holds mu, a notice only for a moment.

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"io"
+	"os"
 	"sync"
 	"time"
 )
@@ -10,7 +10,7 @@ import (
 // Progress shows a line on a terminal about an operation that takes longer than a second. The line is removed before other output. A nil
 // Progress shows nothing. Its methods may be called concurrently.
 type Progress struct {
-	To io.Writer
+	To *os.File
 
 	mu   sync.Mutex
 	stop chan struct{} // closed to remove the current line; nil without one
@@ -62,7 +62,10 @@ func (p *Progress) spin(what string, stop, idle chan struct{}) {
 	defer ticker.Stop()
 	for i := 0; ; i++ {
 		// The error is ignored: writing the result reports a terminal that is gone.
-		fmt.Fprintf(p.To, "%s%c %s, %ds", clearLine, spinner[i%len(spinner)], EscapeLine(what), int(time.Since(began).Seconds()))
+		line := []rune(fmt.Sprintf("%c %s, %ds", spinner[i%len(spinner)], EscapeLine(what), int(time.Since(began).Seconds())))
+		// clearLine removes one line of the terminal: a text that is wrapped would stay. A text in the last column can wrap, too.
+		line = line[:min(len(line), int(TerminalSize(p.To).Cols)-1)]
+		fmt.Fprint(p.To, clearLine+string(line))
 		select {
 		case <-stop:
 			fmt.Fprint(p.To, clearLine)

@@ -208,6 +208,26 @@ func TestCtrlCTyped(t *testing.T) {
 	}
 }
 
+// The summary begins a line, and no empty line stands before it: after the notice if no second Ctrl-C came, after its echo otherwise.
+func TestSummaryAfterCtrlC(t *testing.T) {
+	needRoot(t)
+	for keys, want := range map[string]string{
+		"":     "Ctrl-C again ends it now\r\nsandbox-run: cancelled ",
+		"\x03": "Ctrl-C again ends it now\r\n^C\r\nsandbox-run: cancelled ",
+	} {
+		s := newScreen(t)
+		cmd := s.start("exec", "--grace", "2s", "--", "sh", "-c", `trap "" INT TERM; echo ready; while :; do sleep 0.05; done`)
+		s.waitFor("ready")
+		s.typeIn("\x03")
+		s.waitFor("Ctrl-C again ends it now\r\n")
+		s.typeIn(keys)
+		if code := exitCode(t, cmd.Wait()); code != 130 {
+			t.Errorf("exit code %d", code)
+		}
+		s.waitFor(want)
+	}
+}
+
 func TestTTY(t *testing.T) {
 	needRoot(t)
 	s := newScreen(t)

@@ -107,7 +107,9 @@ func (r *remoteRun) executeRemotely() (done bool, err error) {
 	r.ctx, r.stop = c.onSignals(r.dropConnection)
 
 	show, streams := c.connectOutput(r.ctx, &o.boxOptions, r.stop)
-	show.begin = func() { c.printHeader(o, r.ready) }
+	if c.hasHeader(&o.boxOptions) {
+		show.header = func() string { return c.formatHeader(r.ready) }
+	}
 	streams.Stdin = o.program.stdin
 	var returnTerminal func()
 	req.TTY, returnTerminal = c.attachTerminal(&o.boxOptions, &streams)

@@ -60,9 +60,10 @@ type Invocation struct {
 	local *localServer // nil if there is none, or it was not looked for
 
 	// Set by onSignals.
-	signalled context.Context //nolint:containedctx // of the whole command
-	cancel    context.CancelCauseFunc
-	kill      atomic.Pointer[func()]
+	signalled      context.Context //nolint:containedctx // of the whole command
+	cancel         context.CancelCauseFunc
+	kill           atomic.Pointer[func()]
+	signalledTwice atomic.Bool
 
 	chosen *openedBackend    // a backend that was chosen before the code was read; nil is none
 	early  *app.EarlyBackend // opened while the command line is parsed; nil if no sandbox is expected
@@ -449,7 +450,10 @@ func CancelOnSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 func (c *Invocation) onSignals(kill func()) (context.Context, context.CancelCauseFunc) {
 	c.kill.Store(&kill)
 	if c.signalled == nil {
-		c.signalled, c.cancel = CancelOnSignals(func() { (*c.kill.Load())() })
+		c.signalled, c.cancel = CancelOnSignals(func() {
+			c.signalledTwice.Store(true)
+			(*c.kill.Load())()
+		})
 	}
 	return c.signalled, c.cancel
 }

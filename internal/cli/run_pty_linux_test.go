@@ -215,3 +215,17 @@ func TestProgress(t *testing.T) {
 		t.Errorf("something brief was shown: %q", s.text())
 	}
 }
+
+// The line of progress is cut to the width of the terminal: clearLine does not remove a line that is wrapped.
+func TestProgressInNarrowTerminal(t *testing.T) {
+	s := newScreen(t)
+	s.resize(10, 12)
+	p := &Progress{To: s.slave}
+	p.Start("installing packages")
+	s.waitFor("/ ")
+	p.End()
+	s.waitFor(" installin" + clearLine)
+	if text := s.text(); strings.Contains(text, "installing") {
+		t.Errorf("%q", text)
+	}
+}

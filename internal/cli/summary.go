@@ -21,7 +21,7 @@ type outcome struct {
 	cause   error  // why the run was cancelled; nil if it was not
 	phases  []executor.PhaseResult
 	machine sandbox.Machine
-	headed  bool     // printHeader has shown the tier
+	headed  bool     // the header has shown the tier
 	asked   bool     // by --summary
 	whole   bool     // the output was printed while the program ran
 	wrote   []string // files that were copied out
@@ -199,13 +199,20 @@ func listFigures(r *sandbox.Result, s *outcome) []string {
 	if m.MemoryPeak > 0 { // 0: not known
 		all = append(all, "memory "+sandbox.Size(m.MemoryPeak).String())
 	}
-	for _, p := range s.phases {
+	for i, p := range s.phases {
+		first := slices.IndexFunc(s.phases, func(q executor.PhaseResult) bool { return q.Name == p.Name })
 		switch {
-		case p.Name == r.Phase:
+		case p.Name == r.Phase || first < i: // an installation has several steps, and one figure
 		case p.Cached:
 			all = append(all, p.Name+" cached")
 		default:
-			all = append(all, p.Name+" "+ShortTime(time.Duration(p.Metrics.WallTime)))
+			var wall time.Duration
+			for _, q := range s.phases[first:] {
+				if q.Name == p.Name {
+					wall += time.Duration(q.Metrics.WallTime)
+				}
+			}
+			all = append(all, p.Name+" "+ShortTime(wall))
 		}
 	}
 	if !s.headed {

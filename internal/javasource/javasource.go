@@ -14,13 +14,14 @@ import (
 // Source describes a file before its compilation.
 type Source struct {
 	Package  string
-	Public   string   // its public class, which decides the file name
-	Classes  []string // at the top
-	Mains    []string // those of them that have a main
-	Abstract []string // those of them that are abstract classes or interfaces
-	Imports  bool     // imports other classes
-	Compact  bool     // has a main outside of a class, and as many closing braces as opening ones
-	Classic  bool     // every main is public, static, and takes arguments
+	Public   string            // its public class, which decides the file name
+	Classes  []string          // at the top
+	Mains    []string          // those of them that have a main
+	Abstract []string          // those of them that are abstract classes or interfaces
+	Extends  map[string]string // the simple name of the class that each of them extends
+	Imports  bool              // imports other classes
+	Compact  bool              // has a main outside of a class, and as many closing braces as opening ones
+	Classic  bool              // every main is public, static, and takes arguments
 }
 
 // Qualified returns the full name of one of its classes.
@@ -64,6 +65,12 @@ func Scan(src string) Source {
 					}
 					if public {
 						s.Public = name
+					}
+					if extended := superclass(recent); extended != "" {
+						if s.Extends == nil {
+							s.Extends = map[string]string{}
+						}
+						s.Extends[name] = extended
 					}
 				}
 				reset()
@@ -127,6 +134,27 @@ func declaredClass(words []string) string {
 		}
 	}
 	return ""
+}
+
+// superclass returns the simple name of the class that a declaration extends; "" if it names none.
+func superclass(words []string) (name string) {
+	depth, after := 0, false // depth in type parameters, which have an extends of their own
+	for _, w := range words {
+		switch {
+		case w == "<":
+			depth++
+		case w == ">":
+			depth--
+		case depth > 0 || w == ".":
+		case w == "extends":
+			after = true
+		case after && (w == "implements" || w == "permits" || w == ","):
+			return name
+		case after:
+			name = w
+		}
+	}
+	return name
 }
 
 // tokens splits a source into identifiers and single characters. It leaves out comments, and a literal is one character.

@@ -56,7 +56,7 @@ const installWorking = 256 * sandbox.MiB
 // layerArchive is the archive of a layer in the installing sandbox.
 const layerArchive = sandbox.WorkspaceDir + "/layer.tar"
 
-// maxDeps and maxDep bound the packages of a request, and the text of each: whoever may send requests writes them.
+// maxDeps and maxDep bound the packages of a request, and the text of each: clients of a server write them.
 const (
 	maxDeps = 1000
 	maxDep  = 1000

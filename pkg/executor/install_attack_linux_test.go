@@ -153,7 +153,7 @@ func TestLongDeclarations(t *testing.T) {
 func TestNPMGit(t *testing.T) {
 	dir := t.TempDir()
 	var packages []testregistry.NPMPackage
-	var repositories http.Handler = http.FileServer(http.Dir(dir))
+	repositories := http.FileServer(http.Dir(dir))
 	s := testregistry.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/repository.git/") {
 			repositories.ServeHTTP(w, r)
@@ -192,7 +192,7 @@ func TestNPMGit(t *testing.T) {
 // TestReplacedLayer: a layer that another one has replaced while a sandbox showed it is still no image for requests.
 func TestReplacedLayer(t *testing.T) {
 	wheel := testregistry.Wheel{Name: "secret", Version: "1.0", Files: map[string]string{"secret.py": "WORD = 'old'\n"}}
-	var handler http.Handler = testregistry.PyPI(wheel)
+	handler := testregistry.PyPI(wheel)
 	s := testregistry.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
 	e := packageEngine(t, map[string]string{"pypi": s.URL + "/simple/"})
 	o := e.opts

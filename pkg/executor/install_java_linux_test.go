@@ -92,7 +92,7 @@ func TestJavaPackages(t *testing.T) {
 	if d := second.Deps; d == nil || !d.Cached || d.Layer != first.Deps.Layer || len(s.Requests()) != asked {
 		t.Errorf("%+v, %q", d, s.Requests()[asked:])
 	}
-	// The same packages are the same layer, whoever installs them; another class path compiles again.
+	// The same packages are the same layer, on every machine; another class path compiles again.
 	other := expectOn(t, packageEngine(t, map[string]string{"maven": s.URL + "/"}), req, want{stdout: "hello world\n"})
 	if other.Deps.Cached || other.Deps.Layer != first.Deps.Layer {
 		t.Errorf("%+v", other.Deps)

@@ -196,7 +196,7 @@ type javaSource struct {
 	javasource.Source
 	path, given string // given is its path before it was renamed
 	gives       bool   // mentions an API that shows how its machine started
-	tests       bool   // has tests of JUnit 4
+	tests       bool   // is a class with tests that JUnit can make an object of
 }
 
 // readJava reads the sources, and gives each file the name that its public class demands.
@@ -235,8 +235,7 @@ func readJava(j *language.Job) ([]javaSource, error) {
 			return nil, sandbox.Invalid("files", "javac would not take %q for the name of a file", f.Path)
 		}
 		s.path, s.given, s.gives = f.Path, given, givesAway(text)
-		s.tests = (bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))) &&
-			!slices.Contains(s.Abstract, strings.TrimSuffix(path.Base(f.Path), ".java"))
+		s.tests = bytes.Contains(text, []byte("@Test")) || bytes.Contains(text, []byte("extends TestCase"))
 		if s.Compact {
 			s.Mains = []string{strings.TrimSuffix(path.Base(f.Path), ".java")}
 		}
@@ -245,7 +244,45 @@ func readJava(j *language.Job) ([]javaSource, error) {
 	if len(sources) == 0 {
 		return nil, sandbox.Errorf(sandbox.ErrInvalid, "files", "--lang, if it is another language", "no file ends in .java")
 	}
+	inheritTests(sources)
 	return sources, nil
+}
+
+// class returns the class that the file is named after.
+func (s *javaSource) class() string { return strings.TrimSuffix(path.Base(s.path), ".java") }
+
+// inheritTests marks the classes that have tests through a class that they extend, and removes the mark of abstract classes.
+func inheritTests(sources []javaSource) {
+	byClass := make(map[string]int, 2*len(sources))
+	for i := range sources {
+		byClass[sources[i].class()] = i
+	}
+	for i := range sources {
+		byClass[sources[i].Qualified(sources[i].class())] = i
+	}
+	checked := make([]bool, len(sources)) // each class is looked at once, also in a cycle
+	for i := range sources {
+		var chain []int
+		n, known := i, true
+		for known && !sources[n].tests && !checked[n] {
+			checked[n] = true
+			chain = append(chain, n)
+			s := &sources[n]
+			extended := s.Extends[s.class()]
+			if n, known = byClass[s.Qualified(extended)]; !known {
+				n, known = byClass[extended]
+			}
+		}
+		if known && sources[n].tests {
+			for _, c := range chain {
+				sources[c].tests = true
+			}
+		}
+	}
+	for i := range sources {
+		s := &sources[i]
+		s.tests = s.tests && !slices.Contains(s.Abstract, s.class())
+	}
 }
 
 // resourceDirs returns the directories of files that Maven and Gradle put beside the classes.

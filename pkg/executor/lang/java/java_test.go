@@ -57,6 +57,36 @@ func TestSourceSets(t *testing.T) {
 	}
 }
 
+// A class has the tests of the classes that it extends, in other files and packages, too.
+func TestInheritedTests(t *testing.T) {
+	j := &language.Job{Language: &Language}
+	j.Request.Options.Test = true
+	for name, text := range map[string]string{
+		"a/Base":    "package a; public abstract class Base extends TestCase {}",
+		"a/Middle":  "package a; public abstract class Middle<T extends Object> extends Base implements I {}",
+		"b/ATest":   "package b; import a.*; public class ATest extends a.Middle<String> { public void testX() {} }",
+		"b/BTest":   "package b; public class BTest\n extends ATest {}",
+		"b/Helper":  "package b; public class Helper<T extends ATest> {}",
+		"b/Holder":  "package b; public class Holder { static class X extends ATest {} }",
+		"c/Base":    "package c; public abstract class Base {}",
+		"c/Plain":   "package c; public class Plain extends Base {}",
+		"c/Cycle":   "package c; public class Cycle extends Cycle2 {}",
+		"c/Cycle2":  "package c; public class Cycle2 extends Cycle {}",
+		"c/Foreign": "package c; public class Foreign extends Unknown {}",
+	} {
+		j.Files = append(j.Files, language.File{Path: "src/test/java/" + name + ".java", Data: []byte(text)})
+	}
+	sources, err := readJava(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sources {
+		if want := s.class() == "ATest" || s.class() == "BTest"; s.tests != want {
+			t.Errorf("%s: %v", s.path, s.tests)
+		}
+	}
+}
+
 // JUnit can not make an object of an abstract class: its tests run in the classes that extend it.
 func TestTestClasses(t *testing.T) {
 	for text, want := range map[string]bool{

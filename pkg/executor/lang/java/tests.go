@@ -39,7 +39,7 @@ func testStart(j *language.Job, sources []javaSource, installed []string) ([]str
 	}
 	var classes []string
 	for _, s := range sources {
-		class := strings.TrimSuffix(path.Base(s.path), ".java")
+		class := s.class()
 		entry := path.Clean(j.Request.Entry)
 		named := entry == class || entry == s.Qualified(class) || entry == "." || language.IsBelow(s.path, entry) || s.given == entry
 		if s.tests && named {
