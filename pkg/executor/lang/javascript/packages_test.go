@@ -233,7 +233,7 @@ func TestPackagesRefused(t *testing.T) {
 		`main.js, line 2: "!" is not the name`:                {files: []string{"main.js", "\nimport 'npm:!'"}},
 		"main.js, line 2: a@2 contradicts a@1 of main.js, li": {files: []string{"main.js", "import 'npm:a@1'\nimport 'npm:a@2'"}},
 		`package.json: dependencies: "b": names an address`:   {files: project(`{"dependencies":{"b":"git+https://x/y"}}`)},
-		`package.json: devDependencies: "b": names an a`: {files: project(`{"devDependencies":{"b":"link:../x"}}`)},
+		`package.json: devDependencies: "b": names an address`: {files: project(`{"devDependencies":{"b":"link:../x"}}`)},
 		`package.json: optionalDependencies: "b": "x/y"`:      {files: project(`{"optionalDependencies":{"b":"npm:x/y"}}`)},
 		`package.json: peerDependencies: "../b": is not the`:  {files: project(`{"peerDependencies":{"../b":"1"}}`)},
 		`package.json: overrides: "b": "c": names an addre`:   {files: project(`{"overrides":{"b":{"c":"file:x"}}}`)},
