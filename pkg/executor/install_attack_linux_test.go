@@ -27,12 +27,6 @@ func TestLayerLinksToHost(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(host, "secret.txt"), []byte("of the host"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for dir := host; dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755|os.ModeSticky); err != nil {
-			t.Log(err)
-			break
-		}
-	}
 	for name, script := range map[string]string{
 		"a link in the place of node_modules": "mkdir -p " + host + " && cd /workspace && mv node_modules moved && ln -s " + host + " node_modules",
 		"a link up in the place of it":        "mkdir -p " + host + " && cd /workspace && mv node_modules moved && ln -s ../../../../../../../../../.." + host + " node_modules",
@@ -45,13 +39,8 @@ func TestLayerLinksToHost(t *testing.T) {
 				Options: LanguageOptions{Deps: []string{"hostile"}, AllowInstallScripts: true},
 			}
 			r, err := e.Execute(t.Context(), req)
-			if err != nil {
-				t.Log(err)
-				return
-			}
-			t.Logf("%s %q %q %q", r.Verdict, r.Stdout.Bytes(), r.Stderr.Bytes(), r.Notes)
-			if r.Verdict == sandbox.VerdictOK {
-				t.Errorf("the run lists %q", r.Stdout.Bytes())
+			if err == nil || !strings.Contains(err.Error(), "symlink") {
+				t.Errorf("%+v %v", r, err)
 			}
 		})
 	}
