@@ -130,7 +130,7 @@ func TestLongDeclarations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
 			_, err := e.Plan(t.Context(), req)
-			if took := time.Since(begin); took > 5*time.Second {
+			if took := time.Since(begin); took > 2*time.Minute { // a second alone on a machine; much longer than any patience before
 				t.Errorf("it took %v", took)
 			}
 			t.Logf("%v: %.200v", time.Since(begin), err)
