@@ -141,6 +141,8 @@ func StartProgram(d Program) (pid int, stage initproto.Stage, err error) {
 	if c.envp, err = syscall.SlicePtrFromStrings(d.Env); err != nil {
 		return 0, initproto.StageExec, err
 	}
+	starting.RLock()
+	defer starting.RUnlock()
 	child, errno := uintptr(0), uintptr(unix.ENOSYS)
 	if d.IntoCgroup > 0 {
 		c.cgroups = nil

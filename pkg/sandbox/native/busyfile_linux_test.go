@@ -3,11 +3,15 @@ package native
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbox-run/sandbox-run/internal/linux/clone"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -38,6 +42,27 @@ func TestPutAndExecute(t *testing.T) {
 			}
 		})
 	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	noise.Go(func() { // as processes of networks are started
+		for {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			fd := int(null.Fd())
+			pid, _, err := clone.StartProgram(clone.Program{Stdio: [3]int{fd, fd, fd}, Landlock: -1, Isolated: true, Dir: "/", Paths: []string{"/bin/true"}, Args: []string{"true"}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = unix.Wait4(pid, nil, 0, nil)
+		}
+	})
 	for range 6 {
 		work.Go(func() {
 			for range 8 {
