@@ -239,7 +239,8 @@ func TestPlainPolled(t *testing.T) {
 	t.Run("what is shared counts once", func(t *testing.T) {
 		res := py(t, "import os, time\nb = b'x' * (60 << 20)\nfor i in range(6):\n if os.fork() == 0: time.sleep(0.5); "+
 			"os._exit(0)\nfor i in range(6): os.wait()\nprint('ok')")
-		if peak := res.Metrics.MemoryPeak >> 20; !res.Success() || peak < 60 || peak > 90 {
+		// Counted twice it would be 120 MiB. Each interpreter has some of its own, as far as it has come when it is looked at.
+		if peak := res.Metrics.MemoryPeak >> 20; !res.Success() || peak < 60 || peak >= 120 {
 			t.Errorf("%s, peak %d MiB, %q", res.Verdict, res.Metrics.MemoryPeak>>20, res.Stderr.Bytes())
 		}
 	})
