@@ -89,6 +89,9 @@ type Process struct {
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
 	// MergeOutput gives the process one pipe for stdout and stderr: all output is stdout, exactly in the order of the writes.
 	MergeOutput bool `json:"merge_output,omitempty"`
+	// DriverSocket makes standard input a socket to the caller, for a process that Manager.Start starts. Only tasks of some backends are
+	// Driven.
+	DriverSocket bool `json:"driver_socket,omitempty"`
 	// Warm describes how such a process can be prepared in advance; nil: it can not.
 	Warm *Warm `json:"-"`
 }

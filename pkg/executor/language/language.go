@@ -76,6 +76,10 @@ type Language struct {
 	Packages func(*Job) (*Packages, error)
 	// Plan adds phases, files and mounts to the job's plan. It has no side effects.
 	Plan func(*Job) error
+	// Session, if set, does the same for a session, whose one phase is that of a driver (AddDriver); the job may have no code.
+	Session func(*Job) error
+	// Cells, if set, returns the Composer of a new session, for a language whose cells are compiled programs. Session is nil then.
+	Cells func() Composer
 }
 
 // Dialect is an alias with another file name for code.
