@@ -49,6 +49,7 @@ const (
 	DiskApart Expectation = "disk apart" // from memory
 	OpenFiles Expectation = "open files" // per process
 	CPUTime   Expectation = "cpu time"   // CPU seconds of all processes together
+	Live      Expectation = "live"       // processes stay between pieces of work (Manager.Start)
 	Files     Expectation = "files"      // are copied in and out (sandbox.Filer)
 	Metrics   Expectation = "metrics"    // numbers that are compared with the truth
 )
@@ -89,7 +90,7 @@ type row struct {
 
 func rows() []row {
 	return slices.Concat(basicRows, ioRows, outputRows, limitRows, treeRows, stateRows, fileRows, plantedRows, phaseRows, terminalRows,
-		isolationRows, rootRows, addedRows, metricRows)
+		isolationRows, rootRows, addedRows, metricRows, liveRows)
 }
 
 // Run tests a backend for the abilities. It calls newBackend once, and closes the result.

@@ -24,7 +24,7 @@ type execution struct {
 	planned *Plan
 	// contents is the digest of the plan's files before they are copied into the sandbox; "" if nothing is cached.
 	contents string
-	id       string
+	id       string        // of the sandbox; that of a session is set from the start, and stays
 	seq      uint64        // number of the last event of the earlier phases
 	last     atomic.Uint64 // number of the last event; late events still write it
 	out      Result
@@ -66,21 +66,23 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		defer release()
 	}
 	defer x.awaitKept()
-	spec := x.plan.Spec
-	spec.Ahead = x.prestarted(phases)
-	if x.id, err = m.Create(ctx, spec); err != nil {
-		return nil, err
-	}
-	// An error of the removal is added to the other errors, and hides none of them.
-	defer func() {
-		if left := m.Delete(context.WithoutCancel(ctx), x.id); left != nil {
-			if err == nil {
-				x.out.Notes = append(x.out.Notes, CleanupNote+left.Error())
-			} else {
-				err = errors.Join(err, left)
-			}
+	if x.id == "" {
+		spec := x.plan.Spec
+		spec.Ahead = x.prestarted(phases)
+		if x.id, err = m.Create(ctx, spec); err != nil {
+			return nil, err
 		}
-	}()
+		// An error of the removal is added to the other errors, and hides none of them.
+		defer func() {
+			if left := m.Delete(context.WithoutCancel(ctx), x.id); left != nil {
+				if err == nil {
+					x.out.Notes = append(x.out.Notes, CleanupNote+left.Error())
+				} else {
+					err = errors.Join(err, left)
+				}
+			}
+		}()
+	}
 	if err := x.needsRoot(); err != nil {
 		return nil, err
 	}

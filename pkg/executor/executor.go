@@ -108,8 +108,10 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 			j.Image.Close()
 		}
 	}()
-	if err := j.checkBlank(); err != nil {
-		return nil, nil, err
+	if !req.session {
+		if err := j.checkBlank(); err != nil {
+			return nil, nil, err
+		}
 	}
 	if err := e.chooseRoot(ctx, j); err != nil {
 		return nil, nil, err
@@ -177,6 +179,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 		req.Language = cmp.Or(req.Language, "python")
 	}
 	switch {
+	case req.session && req.Language == "":
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "lang", "--lang python", "a session needs a language")
+	case req.session:
 	case req.Options.Module == "" && req.Code == "" && len(req.Files) == 0: // a module may be one of the toolchain's own
 		return nil, &sandbox.Error{Op: "code", Kind: sandbox.ErrInvalid, Err: errors.New("there is no code"), Hint: "give code or files"}
 	case req.Code != "" && len(req.Files) > 0:
@@ -214,6 +219,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	}
 	if err := checkOptions(j.Language, req.Options); err != nil {
 		return nil, err
+	}
+	if req.session {
+		return j, nil
 	}
 	// Setup scripts can not be the entry.
 	candidates := slices.DeleteFunc(slices.Clone(j.Files), func(f File) bool { return slices.Contains(req.Options.Setup, f.Path) })

@@ -109,7 +109,11 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if j.Image != nil {
 		j.ToolID += " image " + j.Image.ID // the image has everything that compiles
 	}
-	if err := j.Language.Plan(&j.Job); err != nil {
+	describe := j.Language.Plan
+	if req.session {
+		describe = j.Language.Session
+	}
+	if err := describe(&j.Job); err != nil {
 		return nil, err
 	}
 	plan.toolchain, plan.layer = j.ToolID, j.Layer
@@ -137,6 +141,10 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		phase := &j.Plan.Phases[i]
 		p := &phase.Process
 		p.Followed = i < len(j.Plan.Phases)-1
+		if p.Phase == language.PhaseCell {
+			p.MergeOutput = pol.MergeOutput
+			continue
+		}
 		if p.Phase == PhaseRun {
 			p.TTY, p.KillOnOutput, p.MergeOutput = req.TTY, pol.KillOnOutput, pol.MergeOutput
 			continue

@@ -69,6 +69,8 @@ type Request struct {
 	TTY         *sandbox.TTY
 	Resize      <-chan sandbox.TTY
 	Signals     <-chan syscall.Signal // for the program, while it runs
+
+	session bool // of a session: it needs no code
 }
 
 // File is one file of a program.

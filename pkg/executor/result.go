@@ -74,18 +74,26 @@ func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.with(r.Do
 // Encode is MarshalJSON for large output, which it encodes while it is written.
 func (r *Result) Encode() (*sandbox.JSON, error) { return r.Result.Encode(r.with) }
 
-func (r *Result) with(d sandbox.Document) any {
+func (r *Result) with(d sandbox.Document) any { return r.extend(d) }
+
+// Document is a result as JSON: the result of the sandbox, and the additions of the language. Larger documents embed it.
+type Document struct {
+	sandbox.Document
+	Language string        `json:"language"`
+	Version  string        `json:"language_version"`
+	Phases   []PhaseResult `json:"phases"`
+	Files    []OutputFile  `json:"files"`
+	Tables   []Table       `json:"tables,omitempty"`
+	Deps     *Deps         `json:"deps,omitempty"`
+}
+
+// ToDocument converts the result.
+func (r *Result) ToDocument() Document { return r.extend(r.Document()) }
+
+func (r *Result) extend(d sandbox.Document) Document {
 	files := r.Files
 	if files == nil {
 		files = []OutputFile{}
 	}
-	return struct {
-		sandbox.Document
-		Language string        `json:"language"`
-		Version  string        `json:"language_version"`
-		Phases   []PhaseResult `json:"phases"`
-		Files    []OutputFile  `json:"files"`
-		Tables   []Table       `json:"tables,omitempty"`
-		Deps     *Deps         `json:"deps,omitempty"`
-	}{d, r.Language, r.Version, r.Phases, files, r.Tables, r.Deps}
+	return Document{d, r.Language, r.Version, r.Phases, files, r.Tables, r.Deps}
 }

@@ -121,6 +121,23 @@ type Measured interface {
 	Isolation() (iso Isolation, measured bool)
 }
 
+// Driven is implemented by a Task whose process may have a driver socket (Process.DriverSocket).
+type Driven interface {
+	// Driver is the supervisor's end of the socket; nil if this process can have none.
+	Driver() io.ReadWriteCloser
+	// StopAtEmpty makes ReadOutput return an error, now and from now on, when all output that was written has been read; false makes it
+	// wait again.
+	StopAtEmpty(stop bool)
+	// AwaitEmpty waits until all output that was written has been read, but no longer than that.
+	AwaitEmpty(atMost time.Duration)
+}
+
+// Paused is implemented by a Task whose process may wait for its user, which does not count as running.
+type Paused interface {
+	// Ran returns how long the process has run so far.
+	Ran() time.Duration
+}
+
 // Resettable is implemented by a Task whose peaks can be counted anew: values from before the reset are then not part of
 // them.
 type Resettable interface {

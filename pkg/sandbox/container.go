@@ -84,6 +84,7 @@ type container struct {
 	mu      sync.Mutex
 	state   State
 	runs    map[*run]struct{}
+	lives   map[*Live]struct{}
 	idle    chan struct{} // closed when the last run ends; nil while none runs
 	last    monitor.Metrics
 	deleted chan struct{} // closed when Delete has finished
@@ -212,7 +213,7 @@ func (c *container) begin(r *run, asked Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state != StateReady && c.state != StateRunning {
-		return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: fmt.Errorf("it is %s", c.state)}
+		return stateError(c)
 	}
 	for n := range c.runs {
 		if n.p.Phase != r.p.Phase {
@@ -229,6 +230,10 @@ func (c *container) begin(r *run, asked Process) error {
 	c.runs[r] = struct{}{}
 	c.state = StateRunning
 	return nil
+}
+
+func stateError(c *container) error {
+	return &Error{Op: "run in sandbox " + c.id, Kind: ErrState, Err: fmt.Errorf("it is %s", c.state)}
 }
 
 func (c *container) end(r *run) {
@@ -292,6 +297,7 @@ func (m *Manager) Stop(ctx context.Context, id string) error {
 	case <-ctx.Done():
 		<-c.endRuns(StateStopping, (*run).kill)
 	}
+	c.closeLives()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == StateStopping {
@@ -307,6 +313,7 @@ func (m *Manager) Kill(id string) error {
 		return err
 	}
 	<-c.endRuns(StateStopped, (*run).kill)
+	c.closeLives()
 	return nil
 }
 
@@ -329,6 +336,7 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	}
 	defer close(c.deleted)
 	<-c.endRuns(StateDeleted, (*run).kill)
+	c.closeLives()
 	// The removal continues without ctx: the kernel may take longer than the caller waits.
 	err := c.instance.Destroy(context.WithoutCancel(ctx))
 	m.mu.Lock()

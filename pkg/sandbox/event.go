@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -24,6 +25,8 @@ const (
 	EventMetric    EventKind = "metric"
 	EventViolation EventKind = "violation"
 	EventPublished EventKind = "published" // ports are reachable on the host's loopback
+	EventDisplay   EventKind = "display"   // of a session: a value to show
+	EventInput     EventKind = "input"     // of a session: the cell waits for a line
 )
 
 // Event is one record of a run. Sequence numbers start at 1 and have no gaps, so a reader that lost its connection knows
@@ -39,6 +42,7 @@ type Event struct {
 	Metric    *monitor.Sample `json:"metric,omitempty"`
 	Violation *Violation      `json:"violation,omitempty"`
 	Published []network.Port  `json:"published,omitempty"`
+	Content   json.RawMessage `json:"content,omitempty"` // display, input: what a session's interpreter said, as data
 }
 
 // EventDocument is an event as JSON: output is text if it is UTF-8, otherwise base64 with Encoding set. Larger documents

@@ -31,6 +31,7 @@ type run struct {
 	starting           context.Context // of the start alone: ends with the caller's, or when the run is killed
 	abandonStart       context.CancelFunc
 	over               chan struct{} // closed when do returns: the goroutines that serve the run end with it
+	start              func(context.Context) (Task, error)
 
 	mu  sync.Mutex
 	mon *monitor.Monitor
@@ -40,6 +41,7 @@ func newRun(ctx context.Context, c *container, p Process, io IO) *run {
 	r := &run{c: c, p: p, io: io, full: make(chan struct{}), stopped: make(chan struct{}), killed: make(chan struct{}),
 		over: make(chan struct{})}
 	r.starting, r.abandonStart = context.WithCancel(ctx)
+	r.start = func(ctx context.Context) (Task, error) { return c.instance.Start(ctx, &r.p) }
 	r.rec = newRecorder(p.Limits.Output, io.OnEvent, io.Spill, io.OutputSpace, func() { close(r.full) })
 	return r
 }
@@ -64,7 +66,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 	defer r.rec.Close()
 	began := time.Now()
 	r.tell(ctx, Event{Kind: EventPhase, Phase: r.p.Phase}, 0)
-	task, err := r.c.instance.Start(r.starting, &r.p)
+	task, err := r.start(r.starting)
 	if err != nil {
 		// A failure that the program caused is a result, also after a cancellation.
 		if r.isCancelled() && !errors.Is(err, ErrNotStarted) && !errors.Is(err, ErrInvalid) {
@@ -72,7 +74,7 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		}
 		return nil, err
 	}
-	if err := r.check(ctx, task); err != nil {
+	if err := r.c.checkProgram(ctx, task); err != nil {
 		return nil, err
 	}
 	started := time.Now()
@@ -213,17 +215,17 @@ func (r *run) isolation(task Task) Isolation {
 	return iso
 }
 
-// check ends a program whose measured isolation is weaker than its sandbox must have.
-func (r *run) check(ctx context.Context, task Task) error {
+// checkProgram ends a program whose measured isolation is weaker than its sandbox must have.
+func (c *container) checkProgram(ctx context.Context, task Task) error {
 	iso, known := measured(task)
 	if !known {
 		return nil // Create has checked the sandbox
 	}
-	err := iso.Check(r.c.spec.Require, r.c.spec.Strict)
+	err := iso.Check(c.spec.Require, c.spec.Strict)
 	if err == nil {
 		return nil
 	}
-	if iso.Check(r.c.spec.Require, false) != nil { // no flag of the caller accepts this
+	if iso.Check(c.spec.Require, false) != nil { // no flag of the caller accepts this
 		err = &Error{Op: "measure the started program", Stage: "isolation", Err: errors.New(err.Error())}
 	}
 	_ = task.Kill()
@@ -470,6 +472,10 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 			f.cancelled = f.cancelled || r.ordered.Load() && !(f.wallHit || f.cpuHit || f.outputKilled)
 			return f, e.err
 		case <-wall.C:
+			if t, ok := task.(Paused); ok && t.Ran() < r.p.Limits.Wall {
+				wall.Reset(max(r.p.Limits.Wall-t.Ran(), 10*time.Millisecond))
+				continue
+			}
 			end(&f.wallHit)
 		case <-cpu.due():
 			// A failed sample is repeated: the cgroup may be busy, and the limit still holds.

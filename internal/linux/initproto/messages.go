@@ -130,6 +130,7 @@ type Exec struct {
 	Device      Device
 	Stdio       [3]int // descriptors; all -1 with a terminal
 	Merged      bool   // stdout and stderr are one pipe: for the process that makes Stdio
+	Socket      bool   // standard input is a socket: likewise
 	Terminal    bool
 	Rows, Cols  uint16
 	Cgroups     []int // descriptors of the files to join cgroups through
@@ -343,6 +344,7 @@ func (m *Exec) fields(c *codec) Kind {
 		c.fd(&m.Stdio[i])
 	}
 	c.bool(&m.Merged)
+	c.bool(&m.Socket)
 	c.bool(&m.Terminal)
 	c.uint16(&m.Rows)
 	c.uint16(&m.Cols)

@@ -65,7 +65,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 	if err := i.conn.send(initproto.Encode(m), nil); err != nil {
 		return nil, errors.Join(ErrGone, err)
 	}
-	theirs, err := f.program.openPipes() // while the init works
+	theirs, err := f.program.openPipes(false) // while the init works
 	copy(f.Stdio[:], theirs)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 func openOutputs(t *testing.T) (*outputs, [2]*os.File) {
 	t.Helper()
 	p := &Program{}
-	theirs, err := p.openPipes()
+	theirs, err := p.openPipes(false)
 	if err != nil {
 		t.Fatal(err)
 	}

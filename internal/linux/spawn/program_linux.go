@@ -47,15 +47,15 @@ type Examiner interface {
 }
 
 // Run executes a program. m has everything but the descriptors, which Run makes: pipes unless a terminal is requested
-// (one for stdout and stderr if m.Merged is set), and the given cgroups to join or, where the kernel can, the one to
-// start in (nil is none). With an examiner, the examiner inspects the process before the exec, if the kernel has a
+// (one for stdout and stderr if m.Merged is set; a socket for standard input if m.Socket is set), and the given cgroups to join or, where
+// the kernel can, the one to start in (nil is none). With an examiner, the examiner inspects the process before the exec, if the kernel has a
 // listener for its filter: see Examined. The caller closes the Program.
 func (i *Init) Run(ctx context.Context, m *initproto.Exec, cgroups []*os.File, intoCgroup *os.File, examiner Examiner) (*Program, error) {
 	p := &Program{init: i, id: m.ID}
 	var fds []int
 	m.Stdio = [3]int{-1, -1, -1}
 	if !m.Terminal {
-		theirs, err := p.openPipes()
+		theirs, err := p.openPipes(m.Socket)
 		defer closeFDs(theirs)
 		if err != nil {
 			p.Close()
@@ -96,13 +96,18 @@ func (i *Init) RunOnTerminal(ctx context.Context, m *initproto.Exec, master *os.
 	return &Program{running: r, init: i, id: m.ID}, nil
 }
 
-// openPipes makes the three pipes and returns the program's ends. Only the supervisor's ends are non-blocking: a program
-// with a non-blocking stdout would lose output.
-func (p *Program) openPipes() (theirs []int, err error) {
+// openPipes makes the three pipes, or a socket in place of the first, and returns the program's ends. Only the supervisor's ends are
+// non-blocking: a program with a non-blocking stdout would lose output.
+func (p *Program) openPipes(socket bool) (theirs []int, err error) {
 	var ours [3]int
 	for n := range ours {
 		var fd [2]int
-		if err = unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+		if n == 0 && socket {
+			fd, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		} else {
+			err = unix.Pipe2(fd[:], unix.O_CLOEXEC)
+		}
+		if err != nil {
 			closeFDs(ours[:n])
 			return theirs, err
 		}
@@ -161,6 +166,24 @@ func (p *Program) Stdin() io.WriteCloser {
 		return typist{p.master}
 	}
 	return p.stdin
+}
+
+// Socket is this process's end of the socket that is the program's standard input. The kernel discards descriptors that the program sends.
+func (p *Program) Socket() io.ReadWriteCloser { return p.stdin }
+
+// StopAtEmpty makes ReadOutput return ErrNoOutput, now and from now on, when all output that was written has been read; false makes it
+// wait again.
+func (p *Program) StopAtEmpty(stop bool) {
+	if p.out != nil {
+		p.out.stopAtEmpty(stop)
+	}
+}
+
+// AwaitEmpty waits until ReadOutput has read all output that was written so far, but no longer than that.
+func (p *Program) AwaitEmpty(atMost time.Duration) {
+	for end := time.Now().Add(atMost); p.out != nil && p.out.unread() && time.Now().Before(end); {
+		time.Sleep(50 * time.Microsecond)
+	}
 }
 
 // typist writes to a terminal; its end of input is a keystroke, because closing would hang up.

@@ -96,7 +96,7 @@ func TestConformance(t *testing.T) {
 			conformance.Volumes, conformance.Writable, conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network,
 			conformance.Rules, conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
-			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Live, conformance.Files,
 		},
 	})
 }

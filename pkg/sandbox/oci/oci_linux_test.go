@@ -179,7 +179,7 @@ func claims(runtime, cache string) conformance.Expectations {
 			conformance.AnyOwner, conformance.Roots, conformance.UniqueIDs, conformance.Network, conformance.Rules, conformance.PTY,
 			conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
-			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Live, conformance.Files,
 		},
 	}
 	if runtime == "runsc" {

@@ -220,7 +220,7 @@ func TestNativeConformance(t *testing.T) {
 			conformance.Rules,
 			conformance.PTY, conformance.DevTTY,
 			conformance.Phases, conformance.Memory, conformance.Processes, conformance.Disk, conformance.Inodes, conformance.DiskApart,
-			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Files,
+			conformance.OpenFiles, conformance.CPUTime, conformance.Metrics, conformance.Live, conformance.Files,
 		},
 	})
 }

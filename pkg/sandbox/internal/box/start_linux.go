@@ -38,7 +38,7 @@ func (i *Instance) startIn(ctx context.Context, p *Phase, process *sandbox.Proce
 	m := &initproto.Exec{
 		ID: i.NextExec(), Paths: spawn.Candidates(process.Args[0], process.Env["PATH"]), Args: process.Args, Env: process.Environ(),
 		Dir: process.Workdir, Seccomp: i.Filter, Held: i.Spec.Strict, Forbidden: i.Forbidden(),
-		Merged: process.MergeOutput,
+		Merged: process.MergeOutput, Socket: process.DriverSocket,
 	}
 	if process.TTY != nil {
 		m.Terminal, m.Rows, m.Cols = true, process.TTY.Rows, process.TTY.Cols

@@ -38,6 +38,7 @@ var (
 	_ sandbox.Networked  = (*Task)(nil)
 	_ sandbox.Measured   = (*Task)(nil)
 	_ sandbox.Resettable = (*Task)(nil)
+	_ sandbox.Driven     = (*Task)(nil)
 )
 
 // countRefusals counts the calls that the program's filter, made from p, refuses.
@@ -101,6 +102,20 @@ func (t *Task) Stdin() io.WriteCloser { return t.program.Stdin() }
 
 // ReadOutput reads from the stream with the oldest unread data.
 func (t *Task) ReadOutput(p []byte) (stream, n int, err error) { return t.program.ReadOutput(p) }
+
+// Driver is the supervisor's end of the driver socket; nil where a process has none.
+func (t *Task) Driver() io.ReadWriteCloser {
+	if t.phase.Instance.Host.Opaque { // no socket of the host's kernel reaches a process of another kernel
+		return nil
+	}
+	return t.program.Socket()
+}
+
+// StopAtEmpty makes ReadOutput return an error instead of waiting, or wait again.
+func (t *Task) StopAtEmpty(stop bool) { t.program.StopAtEmpty(stop) }
+
+// AwaitEmpty waits until all output that was written has been read.
+func (t *Task) AwaitEmpty(atMost time.Duration) { t.program.AwaitEmpty(atMost) }
 
 // CloseOutput ends ReadOutput.
 func (t *Task) CloseOutput() { t.program.CloseOutput() }

@@ -1,0 +1,185 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"path"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+// Session is the sandbox of a session, and the way in which its cells are executed: by a driver that stays (Start), or as programs that are
+// compiled (Run). The caller closes it.
+type Session struct {
+	e        *Executor
+	x        *execution
+	releases []func()
+	composer language.Composer // nil: a driver
+}
+
+// InstallFailure is the error of a session whose packages could not be installed.
+type InstallFailure struct{ Result *Result }
+
+func (f *InstallFailure) Error() string {
+	return "packages: " + explained(f.Result) + ": " +
+		string(f.Result.Stderr.Edges(4*sandbox.KiB))
+}
+
+// HasSessions reports whether a language has sessions.
+func HasSessions(l *Language) bool { return l.Session != nil || l.Cells != nil }
+
+// OpenSession makes the sandbox of a session, with the packages and files of the request, which needs no code. Nothing runs in it yet.
+func (e *Executor) OpenSession(ctx context.Context, req Request) (_ *Session, err error) {
+	if err := e.Fill(&req); err != nil {
+		return nil, err
+	}
+	req.session = true
+	lang, err := e.lookUp(req.Language)
+	if err != nil {
+		return nil, err
+	}
+	if !HasSessions(lang) {
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "lang", "", "%s has no sessions", lang.Title)
+	}
+	s := &Session{e: e}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if lang.Cells != nil { // what an ordinary program needs
+		req.session, req.Code, s.composer = false, sampleOf(lang), lang.Cells()
+	}
+	plan, release, err := e.plan(ctx, &req)
+	if err != nil {
+		return nil, err
+	}
+	s.releases = append(s.releases, release)
+	s.x = &execution{e: e, req: &req, plan: plan}
+	s.x.out = Result{Language: plan.Language, Version: plan.Version}
+	release, ok, err := s.x.havePackages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, &InstallFailure{&s.x.out}
+	}
+	s.releases = append(s.releases, release)
+	if plan = s.x.plan; plan.Prepare != nil {
+		changed := *plan
+		changed.Phases = append([]Phase(nil), plan.Phases...)
+		release, err := plan.Prepare(ctx, &changed.Plan, true, e.opts.OnPrepare)
+		if err != nil {
+			return nil, err
+		}
+		s.releases, s.x.plan = append(s.releases, release), &changed
+	}
+	if s.x.id, err = e.manager.Create(ctx, s.x.plan.Spec); err != nil {
+		return nil, err
+	}
+	if err := s.x.needsRoot(); err != nil {
+		return nil, err
+	}
+	files := s.x.plan.Files
+	if s.composer != nil {
+		files = files[s.x.plan.program:] // the sample is nobody's
+	}
+	return s, e.manager.Put(ctx, s.x.id, files)
+}
+
+// Language is the language of the session, and Version that of its toolchain.
+func (s *Session) Language() *Language { return s.x.plan.language }
+
+// Version is the version of the toolchain.
+func (s *Session) Version() string { return s.x.plan.Version }
+
+// Deps describes the packages; nil: none.
+func (s *Session) Deps() *Deps { return s.x.out.Deps }
+
+// Notes are facts about the session that are nobody's fault, such as lowered limits.
+func (s *Session) Notes() []string { return append(s.x.plan.Notes, s.x.out.Notes...) }
+
+// Limits are the limits of the session's cells.
+func (s *Session) Limits() sandbox.Limits { return s.x.plan.Spec.Limits }
+
+// Sandbox returns the manager and the id of the sandbox, for files and metrics.
+func (s *Session) Sandbox() (*sandbox.Manager, string) { return s.e.manager, s.x.id }
+
+// Composer composes programs of the cells; nil for a language with a driver.
+func (s *Session) Composer() language.Composer { return s.composer }
+
+// Start starts the driver. It may be called again after the end of the process that an earlier call has started.
+func (s *Session) Start(ctx context.Context) (*sandbox.Live, error) {
+	p := s.x.plan.Phases[0].Process
+	p.DriverSocket = true
+	return s.e.manager.Start(ctx, s.x.id, p)
+}
+
+// Judge refines the verdict of a cell with knowledge about the language.
+func (s *Session) Judge(r *sandbox.Result) {
+	full := s.x.plan.Phases[0].OutOfMemory
+	if full != nil && (r.Verdict == sandbox.VerdictNonzeroExit || r.Verdict == sandbox.VerdictSignaled) && full(r) {
+		r.Verdict = sandbox.VerdictMemoryLimit
+	}
+}
+
+// Run compiles and runs the program of a cell in the session's sandbox. req has the settings of the cell: limits, output and events.
+func (s *Session) Run(ctx context.Context, c *language.Composition, req Request) (*Result, error) {
+	own := *s.x.req
+	own.Code, own.Files, own.Inputs = "", c.Files, nil
+	own.Stdin, own.OnEvent, own.OutputSpace = req.Stdin, req.OnEvent, req.OutputSpace
+	own.Limits = sandbox.Limits{Wall: req.Limits.Wall, CPUTime: req.Limits.CPUTime, Output: req.Limits.Output}.Or(own.Limits)
+	plan, release, err := s.e.plan(ctx, &own)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	x := &execution{e: s.e, req: &own, plan: plan, id: s.x.id}
+	r, err := x.do(ctx)
+	if err != nil {
+		x.out.Close()
+	}
+	return r, err
+}
+
+// Record writes a cell to the audit log, if there is one.
+func (s *Session) Record(cell, code string, r *sandbox.Result, failed error) error {
+	log := s.e.opts.Audit
+	if log == nil {
+		return nil
+	}
+	entry := NewAuditEntry(s.e.opts.EntryPoint, cell, nil, &s.x.plan.Spec, r, failed)
+	entry.Who.Key, entry.Language, entry.Version, entry.Code = s.x.req.Asker.Key, s.x.plan.Language, s.x.plan.Version, code
+	_, err := log.Record(entry)
+	return err
+}
+
+// Inside returns the path in the sandbox of a file of the session: relative to the working directory, or absolute.
+func (s *Session) Inside(name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	return path.Join(sandbox.WorkspaceDir, name)
+}
+
+// Env returns the variables that every process of the session has.
+func (s *Session) Env() map[string]string { return maps.Clone(s.x.plan.Spec.Env) }
+
+// Close ends the session's processes and removes its sandbox. It may be called twice.
+func (s *Session) Close(ctx context.Context) (err error) {
+	if s.x != nil && s.x.id != "" {
+		err = s.e.manager.Delete(ctx, s.x.id)
+	}
+	for _, release := range s.releases {
+		release()
+	}
+	s.releases = nil
+	return err
+}
+
+func explained(r *Result) string {
+	info := r.Verdict.Info()
+	return info.Explain(&r.Result, "installation", "--")
+}

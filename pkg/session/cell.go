@@ -1,0 +1,357 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
+)
+
+// Cell is a piece of code to execute.
+type Cell struct {
+	Code string
+	// Limits replace wall time, CPU time and output of the session's limits where they are set.
+	Limits sandbox.Limits
+	// OnEvent gets every event live, in order, as for sandbox.IO.
+	OnEvent func(sandbox.Event)
+	// Input answers a question of the cell for a line; false ends the input. It may wait: that is not part of the cell's wall time. Nil:
+	// there is no input.
+	Input func(ctx context.Context, question protocol.Input) (line string, ok bool)
+	// OutputSpace stores kept output beyond sandbox.OutputMemory; nil: in memory. A caller that sets it closes the result.
+	OutputSpace *sandbox.OutputSpace
+}
+
+// Result is the outcome of a cell. Its verdict, metrics, isolation and violations are the supervisor's; the other fields are what the
+// interpreter said.
+type Result struct {
+	executor.Result
+	Cell        uint64
+	Displays    []protocol.Display
+	Error       *protocol.Error // that the cell did not catch
+	Interrupted bool            // by Interrupt
+	State       State           // of the session after the cell
+	Cause       string          // of StateEnded
+}
+
+// Value is the text of the value of the cell's last expression; "" without one.
+func (r *Result) Value() (text string) {
+	for i := range r.Displays {
+		if r.Displays[i].Result {
+			text = r.Displays[i].Text()
+		}
+	}
+	return text
+}
+
+// Document is the result of a cell as JSON: that of a run, and what the session adds.
+type Document struct {
+	executor.Document
+	Cell        uint64             `json:"cell"`
+	Value       string             `json:"value,omitempty"`
+	Displays    []protocol.Display `json:"displays,omitempty"`
+	Exception   *protocol.Error    `json:"exception,omitempty"`
+	Interrupted bool               `json:"interrupted,omitempty"`
+	State       State              `json:"session_state"`
+	Cause       string             `json:"session_cause,omitempty"`
+}
+
+// MarshalJSON writes the Document.
+func (r *Result) MarshalJSON() ([]byte, error) {
+	return json.Marshal(Document{
+		Document: r.Result.ToDocument(), Cell: r.Cell, Value: r.Value(), Displays: r.Displays, Exception: r.Error, Interrupted: r.Interrupted,
+		State: r.State, Cause: r.Cause,
+	})
+}
+
+// maxCode bounds the code of a cell.
+const maxCode = 4 << 20
+
+// Execute executes a cell after those that wait already, and returns its result. The error is for requests that can not be served; a cell
+// that fails has a Result. At the end of ctx the cell is interrupted, and the session continues.
+func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
+	if len(c.Code) > maxCode {
+		return nil, sandbox.Invalid("code", "%d bytes; the most is %d", len(c.Code), maxCode)
+	}
+	b, err := s.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.give()
+	if b.driver != nil && b.driver.isGone() {
+		s.setCause(b.driver.cause())
+		return nil, s.endedError()
+	}
+	s.mu.Lock()
+	s.cells++
+	run := &cell{s: s, b: b, in: c, id: s.cells, done: make(chan struct{})}
+	run.ctx, run.cancel = context.WithCancel(ctx)
+	s.current = run
+	s.mu.Unlock()
+	defer run.cancel()
+	var r *Result
+	if b.driver != nil {
+		r, err = run.drive(ctx)
+	} else {
+		r, err = run.compile()
+	}
+	s.mu.Lock()
+	s.current = nil
+	s.mu.Unlock()
+	var result *sandbox.Result
+	if r != nil {
+		r.Cell = run.id
+		s.remember(Past{run.id, c.Code, r.Verdict})
+		result = &r.Result.Result
+	}
+	name := s.id + "/" + strconv.FormatUint(run.id, 10)
+	if logged := b.session.Record(name, c.Code, result, err); logged != nil {
+		if r == nil {
+			return nil, errors.Join(err, logged)
+		}
+		r.Notes = append(r.Notes, executor.AuditNote+logged.Error())
+	}
+	return r, err
+}
+
+// cell is a cell that runs.
+type cell struct {
+	s      *Session
+	b      *box
+	in     Cell
+	id     uint64
+	ctx    context.Context // until the end of the cell
+	cancel context.CancelFunc
+
+	interrupting bool          // by the user; guarded by mu
+	done         chan struct{} // closed after the frame done
+
+	mu       sync.Mutex
+	end      protocol.Done
+	ended    bool
+	displays []protocol.Display
+	shown    int // bytes of displays
+	dropped  int // displays
+	waits    time.Time
+	waited   time.Duration
+}
+
+// Bounds of the displays that a result has.
+const (
+	maxDisplays     = 1000
+	maxDisplayBytes = 16 << 20
+)
+
+// drive executes the cell in the driver.
+func (c *cell) drive(ctx context.Context) (*Result, error) {
+	d := c.b.driver
+	d.mu.Lock()
+	d.cell = c
+	d.mu.Unlock()
+	r, err := d.live.Do(ctx, c.in.Limits, sandbox.IO{OnEvent: c.in.OnEvent, OutputSpace: c.in.OutputSpace}, c)
+	d.mu.Lock()
+	d.cell = nil
+	d.mu.Unlock()
+	if err != nil {
+		if d.isGone() {
+			c.s.setCause(d.cause())
+			return nil, c.s.endedError()
+		}
+		return nil, err
+	}
+	r.Phase = "" // it is the cell
+	c.b.session.Judge(r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	result := &Result{Displays: c.displays, Error: c.end.Error, State: StateIdle}
+	result.Result.Result = *r
+	result.Language, result.Version = c.b.session.Language().Name, c.b.session.Version()
+	if c.dropped > 0 {
+		result.Notes = append(result.Notes, fmt.Sprintf("%d displays were dropped: a result has at most %d, of %d MiB", c.dropped, maxDisplays,
+			maxDisplayBytes>>20))
+	}
+	if c.interrupting && r.Verdict == sandbox.VerdictNonzeroExit && c.end.Interrupted {
+		result.Verdict, result.Interrupted = sandbox.VerdictCancelled, true
+	}
+	if d.isGone() {
+		result.State, result.Cause = StateEnded, causeOf(r, c.id)
+		c.s.setCause(result.Cause)
+	}
+	return result, nil
+}
+
+// causeOf tells how a cell has ended its interpreter.
+func causeOf(r *sandbox.Result, id uint64) string {
+	switch {
+	case r.Verdict == sandbox.VerdictOK || r.Verdict == sandbox.VerdictNonzeroExit:
+		return fmt.Sprintf("cell %d ended it, with exit code %d", id, r.Exit.Code)
+	case r.Exit.Signal != 0:
+		return fmt.Sprintf("cell %d ended it: %s (%s)", id, r.Verdict, sandbox.SignalName(r.Exit.Signal))
+	}
+	return fmt.Sprintf("cell %d ended it: %s", id, r.Verdict)
+}
+
+// cause tells why the driver is gone.
+func (d *driver) cause() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return cmp.Or(d.why, "its process has ended")
+}
+
+// handle handles a frame of the cell. An error ends the driver.
+func (c *cell) handle(f *protocol.Frame) error {
+	switch f.Kind {
+	case protocol.KindDisplay:
+		var shown protocol.Display
+		if err := f.Decode(&shown); err != nil {
+			return err
+		}
+		c.display(shown, len(f.Body))
+	case protocol.KindInput:
+		var question protocol.Input
+		if err := f.Decode(&question); err != nil {
+			return err
+		}
+		c.ask(question)
+	case protocol.KindInstall:
+		var install protocol.Install
+		if err := f.Decode(&install); err != nil {
+			return err
+		}
+		c.install(install)
+	case protocol.KindDone:
+		var end protocol.Done
+		if err := f.Decode(&end); err != nil {
+			return err
+		}
+		c.finish(end)
+	default:
+		return fmt.Errorf("%w: %.20q", protocol.ErrMalformed, f.Kind)
+	}
+	return nil
+}
+
+func (c *cell) display(shown protocol.Display, size int) {
+	c.mu.Lock()
+	keep := !c.ended && len(c.displays) < maxDisplays && c.shown+size <= maxDisplayBytes
+	if keep {
+		c.displays, c.shown = append(c.displays, shown), c.shown+size
+	} else {
+		c.dropped++
+	}
+	c.mu.Unlock()
+	if keep {
+		c.b.driver.live.Emit(sandbox.EventDisplay, encode(shown))
+	}
+}
+
+func (c *cell) finish(end protocol.Done) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.ended, c.end = true, end
+		close(c.done)
+	}
+}
+
+// ask lets the user answer a question. Frames of the driver are read meanwhile.
+func (c *cell) ask(question protocol.Input) {
+	d := c.b.driver
+	c.mu.Lock()
+	if !c.waits.IsZero() || c.ended { // a driver asks one question at a time
+		c.mu.Unlock()
+		return
+	}
+	c.waits = time.Now()
+	c.mu.Unlock()
+	go func() {
+		var line string
+		ok := false
+		if c.in.Input != nil {
+			d.live.Emit(sandbox.EventInput, encode(question))
+			line, ok = c.in.Input(c.ctx, question)
+		}
+		c.mu.Lock()
+		c.waited, c.waits = c.waited+time.Since(c.waits), time.Time{}
+		over := c.ended
+		c.mu.Unlock()
+		c.s.touch()
+		switch {
+		case over:
+		case ok:
+			d.send(protocol.KindInput, c.id, line)
+		default:
+			d.send(protocol.KindEndInput, c.id, "")
+		}
+	}()
+}
+
+// isWaiting reports whether the cell waits for its user.
+func (c *cell) isWaiting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.waits.IsZero()
+}
+
+// interrupt interrupts the cell for its user.
+func (c *cell) interrupt() error {
+	c.mu.Lock()
+	c.interrupting = true
+	c.mu.Unlock()
+	if c.b.driver == nil {
+		c.cancel()
+		return nil
+	}
+	return c.Interrupt()
+}
+
+// Begin sends the code to the driver.
+func (c *cell) Begin() error {
+	c.b.driver.send(protocol.KindExecute, c.id, c.in.Code)
+	return nil
+}
+
+// Wait waits for the driver's word that the cell has ended, or for the end of the driver.
+func (c *cell) Wait() (code int, ok bool) {
+	select {
+	case <-c.done:
+	case <-c.b.driver.gone:
+		select {
+		case <-c.done: // just before
+		default:
+			return 0, false
+		}
+	case <-c.b.driver.live.Ended():
+		return 0, false
+	}
+	c.cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.OK {
+		return 0, true
+	}
+	return cmp.Or(c.end.Status&0xff, 1), true
+}
+
+// Interrupt asks the driver to end the cell.
+func (c *cell) Interrupt() error {
+	c.b.driver.interrupt(c.id)
+	return nil
+}
+
+// Waited is how long the cell has waited for its user.
+func (c *cell) Waited() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waits.IsZero() {
+		return c.waited
+	}
+	return c.waited + time.Since(c.waits)
+}
