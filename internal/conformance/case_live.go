@@ -173,6 +173,18 @@ var liveRows = []row{
 			}
 		}
 	}},
+	{"attempts without a network are those of the piece", []Expectation{Live, Programs, Network}, false, func(e *env) {
+		l := e.live(e.create(func(s *sandbox.Spec) { s.Network = sandbox.NetworkNone }), sandbox.Limits{})
+		for _, p := range []struct {
+			text    string
+			refused bool
+		}{{strings.Join(e.probe("dial", "tcp", "192.0.2.1:80"), " ") + "; true", true}, {":", false}} {
+			res := l.do(p.text, sandbox.Limits{})
+			if got := violated(res, sandbox.ViolationNetwork); got != p.refused {
+				e.Errorf("%s: %+v, %s", p.text, res.Violations, res.Stderr.Bytes())
+			}
+		}
+	}},
 	{"a sandbox that is deleted ends its live process and its work", []Expectation{Live, Programs}, false, func(e *env) {
 		for _, text := range []string{"", "sleep 1000"} {
 			id := e.create()

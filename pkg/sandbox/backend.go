@@ -130,6 +130,8 @@ type Driven interface {
 	StopAtEmpty(stop bool)
 	// AwaitEmpty waits until all output that was written has been read, but no longer than that.
 	AwaitEmpty(atMost time.Duration)
+	// NoRoutesSoFar is Routed.NoRoutes while the process runs.
+	NoRoutesSoFar() uint64
 }
 
 // Paused is implemented by a Task whose process may wait for its user, which does not count as running.

@@ -257,6 +257,7 @@ func (l *Live) begin(w Work) (Task, error) {
 	}
 	t.base, _ = l.task.Sample() // a failed sample is repeated, and the totals then count from the start of the process
 	t.refusedBefore, _ = t.refusedSoFar()
+	t.noRoutes = l.driven.NoRoutesSoFar()
 	l.mu.Lock()
 	t.networkBefore = len(l.refused)
 	l.mu.Unlock()
@@ -327,6 +328,7 @@ type work struct {
 	early         [2][]byte // output since the last piece, by stream
 	refusedBefore []Violation
 	networkBefore int
+	noRoutes      uint64 // before the work, and after its end those of the work
 
 	waiting sync.Once
 	exit    Exit
@@ -343,6 +345,7 @@ var (
 	_ Paused    = (*work)(nil)
 	_ Watched   = (*work)(nil)
 	_ Witness   = (*work)(nil)
+	_ Routed    = (*work)(nil)
 	_ Networked = (*work)(nil)
 	_ Measured  = (*work)(nil)
 )
@@ -388,6 +391,13 @@ func (t *work) Wait() (Exit, error) {
 			t.died, t.exit, t.err = true, t.Live.exit, t.Live.err
 		}
 		t.ran = t.Ran()
+		now := uint64(0)
+		if r, ok := t.task.(Routed); t.died && ok {
+			now = r.NoRoutes()
+		} else {
+			now = t.driven.NoRoutesSoFar()
+		}
+		t.noRoutes = now - min(now, t.noRoutes)
 		t.driven.StopAtEmpty(true)
 	})
 	return t.exit, t.err
@@ -404,6 +414,9 @@ func (t *work) Lost() bool {
 	w, ok := t.task.(Watched)
 	return ok && t.died && w.Lost()
 }
+
+// NoRoutes is how many connections and packets of the work had no route.
+func (t *work) NoRoutes() uint64 { return t.noRoutes }
 
 // Sample is what the work has used so far.
 func (t *work) Sample() (monitor.Sample, error) {

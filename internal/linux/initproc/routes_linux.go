@@ -21,13 +21,31 @@ func (c *routeCounters) open() {
 	if !c.own || c.opened {
 		return
 	}
-	*c = routeCounters{own: true, opened: true, v4: openCounters("/proc/self/net/snmp"), v6: -1}
-	if fd := openCounters("/proc/self/net/if_inet6"); fd >= 0 {
+	*c = countersOf("self")
+}
+
+// countersOf opens the counters of a process's namespace.
+func countersOf(process string) routeCounters {
+	dir := "/proc/" + process + "/net/"
+	c := routeCounters{own: true, opened: true, v4: openCounters(dir + "snmp"), v6: -1}
+	if fd := openCounters(dir + "if_inet6"); fd >= 0 {
 		if n, err := unix.Read(fd, make([]byte, 1)); n > 0 && err == nil {
-			c.v6 = openCounters("/proc/self/net/snmp6")
+			c.v6 = openCounters(dir + "snmp6")
 		}
 		_ = unix.Close(fd)
 	}
+	return c
+}
+
+// NoRoutes returns how often no route was found in the network namespace of another process; 0 if that is this process's own, or not known.
+func NoRoutes(pid int) uint64 {
+	var own, theirs unix.Stat_t
+	if unix.Stat("/proc/self/ns/net", &own) != nil || unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &theirs) != nil || own.Ino == theirs.Ino {
+		return 0
+	}
+	c := countersOf(strconv.Itoa(pid))
+	defer closeAll([]int{c.v4, c.v6})
+	return c.noRoutes()
 }
 
 func openCounters(path string) int {

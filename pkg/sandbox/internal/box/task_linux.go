@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/linux/initproc"
 	"github.com/sandbox-run/sandbox-run/internal/linux/seccomp"
 	"github.com/sandbox-run/sandbox-run/internal/linux/spawn"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
@@ -142,6 +143,14 @@ func (t *Task) Took() (time.Duration, bool) { return t.program.Took() }
 
 // NoRoutes is how many connections and packets of the phase had no route.
 func (t *Task) NoRoutes() uint64 { return t.program.NoRoutes() }
+
+// NoRoutesSoFar is the same while the process runs.
+func (t *Task) NoRoutesSoFar() uint64 {
+	if t.phase.InitPID <= 0 {
+		return 0
+	}
+	return initproc.NoRoutes(t.phase.InitPID)
+}
 
 // Lost reports that the init ended before the process did, and not by the supervisor.
 func (t *Task) Lost() bool { return t.program.Lost() && !t.phase.killed.Load() }
