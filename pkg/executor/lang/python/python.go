@@ -19,7 +19,7 @@ var Language = language.Language{
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
 	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{mainFile},
 	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test", "module"},
-	FindEntry: findEntry, Inspect: inspect, Packages: packages, Plan: plan,
+	FindEntry: findEntry, Inspect: inspect, Packages: packages, Plan: plan, Session: planSession,
 }
 
 const mainFile = "__main__.py"
@@ -93,6 +93,11 @@ func setPath(j *language.Job, dirs ...string) {
 		j.RunFiles = append(j.RunFiles, driver.LineBuffering())
 		dirs = slices.Insert(dirs, 0, driver.Dir)
 	}
+	joinPath(j, dirs)
+}
+
+// joinPath sets PYTHONPATH to directories, and those of the request.
+func joinPath(j *language.Job, dirs []string) {
 	dirs = slices.DeleteFunc(append(dirs, j.Plan.Spec.Env["PYTHONPATH"]), func(dir string) bool { return dir == "" })
 	if len(dirs) > 0 {
 		j.Plan.Spec.Env["PYTHONPATH"] = strings.Join(dirs, ":")
