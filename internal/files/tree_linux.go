@@ -17,7 +17,8 @@ import (
 
 // Opener opens entries of a directory, by paths that are relative to it and clean. The caller closes the descriptors.
 type Opener interface {
-	// Create makes a new file, replaces an entry of that name, and opens it for writing.
+	// Create makes a new file, replaces an entry of that name, and opens it for writing. If mode has unix.S_IFIFO, it makes a named pipe and
+	// opens it for reading and writing, non-blocking.
 	Create(p string, mode uint32) (fd int, err error)
 	// Link makes a symbolic link, and replaces an entry of that name.
 	Link(p, target string) error
@@ -79,6 +80,10 @@ func (d Dir) Create(p string, mode uint32) (int, error) {
 	defer unix.Close(at)
 	fd := -1
 	err = replace(at, name, func() (err error) {
+		if mode&unix.S_IFMT == unix.S_IFIFO {
+			fd, err = createPipe(at, name)
+			return err
+		}
 		fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
@@ -88,6 +93,26 @@ func (d Dir) Create(p string, mode uint32) (int, error) {
 	if err := d.chown(fd, mode); err != nil {
 		_ = unix.Close(fd)
 		_ = unix.Unlinkat(at, name, 0)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// createPipe makes a named pipe and opens it. A program may have replaced it meanwhile: with another pipe, which is its own, too.
+func createPipe(at int, name string) (int, error) {
+	if err := unix.Mknodat(at, name, unix.S_IFIFO|0o600, 0); err != nil {
+		return -1, err
+	}
+	fd, err := openBeneath(at, name, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil

@@ -3,10 +3,13 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"path"
+	"slices"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -17,6 +20,8 @@ type Session struct {
 	x        *execution
 	releases []func()
 	composer language.Composer // nil: a driver
+	added    int               // installations while it runs
+	starts   int
 }
 
 // InstallFailure is the error of a session whose packages could not be installed.
@@ -110,10 +115,28 @@ func (s *Session) Sandbox() (*sandbox.Manager, string) { return s.e.manager, s.x
 // Composer composes programs of the cells; nil for a language with a driver.
 func (s *Session) Composer() language.Composer { return s.composer }
 
+// TakeCells gives this session the cells of another one, which is closed next.
+func (s *Session) TakeCells(of *Session) { s.composer = of.composer }
+
+// SetNetwork sets the network policy of the processes that start from now on.
+func (s *Session) SetNetwork(p network.Policy) {
+	plan := *s.x.plan
+	plan.Phases = slices.Clone(plan.Phases)
+	for i := range plan.Phases {
+		if name := plan.Phases[i].Process.Phase; name == language.PhaseCell || name == PhaseRun {
+			plan.Phases[i].Process.Network = p
+		}
+	}
+	s.x.plan, s.x.req.Policy.Network = &plan, p
+}
+
 // Start starts the driver. It may be called again after the end of the process that an earlier call has started.
 func (s *Session) Start(ctx context.Context) (*sandbox.Live, error) {
 	p := s.x.plan.Phases[0].Process
 	p.DriverSocket = true
+	if s.starts++; s.starts > 1 { // forks may still run in the phase of an earlier one
+		p.Phase = fmt.Sprintf("%s-%d", p.Phase, s.starts)
+	}
 	return s.e.manager.Start(ctx, s.x.id, p)
 }
 

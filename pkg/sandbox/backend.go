@@ -134,6 +134,15 @@ type Driven interface {
 	NoRoutesSoFar() uint64
 }
 
+// Forkable is implemented by a Driven Task whose process can make another one with its state.
+type Forkable interface {
+	// CanFork reports whether this sandbox allows it.
+	CanFork() bool
+	// Fork has ask make the process, and returns it as a Driven task with limits of its own, the same ones. ask gets a directory of the
+	// sandbox with the named pipes of the new process, and returns its number in the sandbox, as this process says it.
+	Fork(ctx context.Context, ask func(dir string) (pid int, err error)) (Task, error)
+}
+
 // Paused is implemented by a Task whose process may wait for its user, which does not count as running.
 type Paused interface {
 	// Ran returns how long the process has run so far.

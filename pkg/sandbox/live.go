@@ -78,18 +78,50 @@ func (m *Manager) Start(ctx context.Context, id string, p Process) (*Live, error
 	if err != nil {
 		return nil, err
 	}
-	if err := c.keep(l); err != nil {
-		return nil, l.abandon(ctx, err)
+	if err := l.begun(ctx); err != nil {
+		return nil, err
 	}
-	go func() {
-		l.exit, l.err = task.Wait()
-		close(l.ended)
-	}()
-	l.idle = collectIdle(task)
 	if n, ok := task.(Networked); ok && p.Network.HasRules() {
 		go l.collectRefusals(n)
 	}
 	return l, nil
+}
+
+// begun takes the process into the list of its sandbox, and waits for its end and its output in the background.
+func (l *Live) begun(ctx context.Context) error {
+	if err := l.c.keep(l); err != nil {
+		return l.abandon(ctx, err)
+	}
+	go func() {
+		l.exit, l.err = l.task.Wait()
+		close(l.ended)
+	}()
+	l.idle = collectIdle(l.task)
+	return nil
+}
+
+// CanFork reports whether Fork is possible in this sandbox.
+func (l *Live) CanFork() bool {
+	f, ok := l.task.(Forkable)
+	return ok && f.CanFork()
+}
+
+// Fork has the process make another one with its state, in the same sandbox: see Forkable. It is called while there is no work. The caller
+// closes the new Live.
+func (l *Live) Fork(ctx context.Context, ask func(dir string) (pid int, err error)) (*Live, error) {
+	f, ok := l.task.(Forkable)
+	if !ok {
+		return nil, &Error{Backend: l.m.backend.Name(), Op: "fork", Kind: ErrUnsupported, Err: errors.New("this backend has no forks")}
+	}
+	task, err := f.Fork(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	fork := &Live{m: l.m, c: l.c, p: l.p, task: task, driven: task.(Driven), ended: make(chan struct{})}
+	if err := fork.begun(ctx); err != nil {
+		return nil, err
+	}
+	return fork, nil
 }
 
 // abandon ends a process that must not be used, and adds errors of that to the reason.
@@ -174,6 +206,17 @@ func (l *Live) Emit(kind EventKind, content json.RawMessage) {
 	if r != nil {
 		l.driven.AwaitEmpty(settleTime)
 		r.rec.Emit(Event{Kind: kind, Content: content}, true)
+	}
+}
+
+// Print adds output to the piece of work that is under way, after the output that was written before: stdout (stream 0) or stderr (1).
+func (l *Live) Print(stream int, text string) {
+	l.mu.Lock()
+	r := l.run
+	l.mu.Unlock()
+	if r != nil {
+		l.driven.AwaitEmpty(settleTime)
+		r.rec.Write(stream, []byte(text))
 	}
 }
 

@@ -263,32 +263,48 @@ func (c *cell) finish(end protocol.Done) {
 
 // ask lets the user answer a question. Frames of the driver are read meanwhile.
 func (c *cell) ask(question protocol.Input) {
-	d := c.b.driver
+	c.pause(func() (answer protocol.Kind, body string) {
+		line, ok := "", false
+		if c.in.Input != nil {
+			c.b.driver.live.Emit(sandbox.EventInput, encode(question))
+			line, ok = c.in.Input(c.ctx, question)
+		}
+		if !ok {
+			return protocol.KindEndInput, ""
+		}
+		return protocol.KindInput, line
+	})
+}
+
+// install installs packages for the cell, in the time and limits of an installation.
+func (c *cell) install(asked protocol.Install) {
+	c.pause(func() (answer protocol.Kind, body string) {
+		added, err := c.s.install(c.ctx, c.b, asked.Packages)
+		if err != nil {
+			c.b.driver.live.Print(1, err.Error()+"\n")
+			return protocol.KindInstalled, ""
+		}
+		return protocol.KindInstalled, added.Dir
+	})
+}
+
+// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time.
+func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	c.mu.Lock()
-	if !c.waits.IsZero() || c.ended { // a driver asks one question at a time
-		c.mu.Unlock()
+	defer c.mu.Unlock()
+	if !c.waits.IsZero() || c.ended {
 		return
 	}
 	c.waits = time.Now()
-	c.mu.Unlock()
 	go func() {
-		var line string
-		ok := false
-		if c.in.Input != nil {
-			d.live.Emit(sandbox.EventInput, encode(question))
-			line, ok = c.in.Input(c.ctx, question)
-		}
+		answer, body := find()
 		c.mu.Lock()
 		c.waited, c.waits = c.waited+time.Since(c.waits), time.Time{}
 		over := c.ended
 		c.mu.Unlock()
 		c.s.touch()
-		switch {
-		case over:
-		case ok:
-			d.send(protocol.KindInput, c.id, line)
-		default:
-			d.send(protocol.KindEndInput, c.id, "")
+		if !over {
+			c.b.driver.send(answer, c.id, body)
 		}
 	}()
 }

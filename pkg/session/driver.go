@@ -35,6 +35,11 @@ func startDriver(ctx context.Context, s *executor.Session) (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	return awaitDriver(ctx, live)
+}
+
+// awaitDriver waits until the driver of a process is ready. A process that does not get there is ended.
+func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error) {
 	d := &driver{live: live, conn: protocol.NewConn(live.Driver()), gone: make(chan struct{}), replies: map[uint64]chan *protocol.Frame{}}
 	first := make(chan error, 1)
 	go func() {
@@ -48,6 +53,8 @@ func startDriver(ctx context.Context, s *executor.Session) (*driver, error) {
 	defer timer.Stop()
 	select {
 	case err = <-first:
+	case <-live.Ended():
+		err = errors.New("it ended before it was ready")
 	case <-timer.C:
 		err = fmt.Errorf("not ready after %v", startTimeout)
 	case <-ctx.Done():

@@ -93,6 +93,11 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	return m.enter(s, &req)
+}
+
+// enter gives a started session its owner and its times, and takes it into the list.
+func (m *Manager) enter(s *Session, req *Request) (*Session, error) {
 	s.owner, s.name, s.created = req.Owner, req.Name, time.Now()
 	s.idle, s.ends = req.Idle, s.created.Add(req.Lifetime)
 	m.mu.Lock()
@@ -242,11 +247,15 @@ func newID() string {
 func (m *Manager) open(ctx context.Context, req *Request) (*Session, error) {
 	own := req.Request
 	own.Stdin, own.OnEvent, own.OnPlan, own.OnReady = nil, nil, nil, nil
-	s := &Session{m: m, id: newID(), req: own, turn: make(chan struct{}, 1), over: make(chan struct{})}
+	s := m.newSession(own)
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+func (m *Manager) newSession(req executor.Request) *Session {
+	return &Session{m: m, id: newID(), req: req, turn: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
 // Languages lists the languages that have sessions.

@@ -79,8 +79,3 @@ func (s *Session) Variables(ctx context.Context) (r protocol.Variables, err erro
 	}
 	return r, s.question(ctx, protocol.KindVariables, "", &r)
 }
-
-// install answers a cell that asks for packages.
-func (c *cell) install(protocol.Install) {
-	c.b.driver.send(protocol.KindInstalled, c.id, "")
-}

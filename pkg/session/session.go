@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,13 +56,36 @@ type Session struct {
 	closed  bool
 	history []Past
 	kept    int // bytes of code in history
+	added   []addition
+	notes   []string
 }
 
-// box is the sandbox of a session and its interpreter. Forks share their sandbox.
+// box is the sandbox of a session and its interpreter.
 type box struct {
 	session *executor.Session
 	driver  *driver // nil: cells are compiled
-	shared  bool    // the sandbox belongs to another session
+	shared  *shares // nil: no other session has had the sandbox
+}
+
+// shares counts the sessions that have one sandbox: a session and its forks.
+type shares struct {
+	mu sync.Mutex
+	n  int
+}
+
+// close ends the interpreter, and removes the sandbox unless another session has it, too.
+func (b *box) close(ctx context.Context) error {
+	if b.driver != nil {
+		b.driver.close()
+	}
+	if s := b.shared; s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.n--; s.n > 0 {
+			return nil
+		}
+	}
+	return b.session.Close(ctx)
 }
 
 // Past is a cell that was executed.
@@ -134,11 +158,11 @@ func (s *Session) Info() Info {
 	b := s.box
 	i := Info{
 		ID: s.id, Name: s.name, State: s.stateLocked(), Cause: s.cause, Created: s.created, Cells: s.cells, Waiting: s.waiting, Forked: s.parent,
-		Expires: s.expiresLocked(),
+		Expires: s.expiresLocked(), Notes: slices.Clone(s.notes),
 	}
 	s.mu.Unlock()
 	i.Language, i.Version, i.Limits = b.session.Language().Name, b.session.Version(), b.session.Limits()
-	i.Deps, i.Notes = b.session.Deps(), b.session.Notes()
+	i.Deps, i.Notes = b.session.Deps(), append(b.session.Notes(), i.Notes...)
 	m, id := b.session.Sandbox()
 	if info, err := m.Get(id); err == nil {
 		i.Isolation = info.Isolation
@@ -283,29 +307,28 @@ func (s *Session) Restart(ctx context.Context) error {
 			s.setCause("it could not be restarted: " + err.Error())
 			return err
 		}
+		next := &box{session: b.session, driver: d, shared: b.shared}
 		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.box, s.cause = &box{session: b.session, driver: d, shared: b.shared}, ""
-		return nil
+		s.box, s.cause = next, ""
+		s.mu.Unlock()
+		return s.showAdded(ctx, next, false)
 	})
 }
 
 // Reset does the same in a fresh sandbox: nothing stays but the session's settings.
 func (s *Session) Reset(ctx context.Context) error {
 	return s.renew(ctx, func(b *box) error {
-		if b.driver != nil {
-			b.driver.close()
+		err := b.close(ctx)
+		if err == nil {
+			err = s.start(ctx)
 		}
-		if !b.shared {
-			if err := b.session.Close(ctx); err != nil {
-				return err
-			}
+		if err == nil && b.driver != nil {
+			err = s.showAdded(ctx, s.present(), true)
 		}
-		if err := s.start(ctx); err != nil {
+		if err != nil {
 			s.setCause("it could not be reset: " + err.Error())
-			return err
 		}
-		return nil
+		return err
 	})
 }
 
@@ -357,12 +380,7 @@ func (s *Session) end(why string) {
 		if s.timer != nil {
 			s.timer.Stop()
 		}
-		if b.driver != nil {
-			b.driver.close()
-		}
-		if !b.shared {
-			_ = b.session.Close(context.Background()) // the next start collects what is left
-		}
+		_ = b.close(context.Background()) // the next start collects what is left
 		s.m.remove(s)
 		if s.m.opts.OnClose != nil {
 			s.m.opts.OnClose(s.id, s.owner, why)

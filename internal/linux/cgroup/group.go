@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -325,4 +326,26 @@ func readPids(at int, dir string, buf *[]byte, pids []int) ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// Enter moves a process of one thread, or of several, into the group. The caller holds a pidfd of it and checks afterwards that it has not ended:
+// its number may then be another process's.
+func (g *Group) Enter(pid, threads int) error {
+	if g.err != nil {
+		return g.err
+	}
+	if pid <= 0 { // 0 would move this process
+		return &Error{Op: "join", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
+	}
+	for i := range g.tree.hierarchies {
+		h := &g.tree.hierarchies[i]
+		file := g.rel + "/cgroup.procs"
+		if !h.v2 && threads == 1 {
+			file = g.rel + "/tasks" // at once: see JoinFiles
+		}
+		if err := writeFile(h.at, file, strconv.Itoa(pid)); err != nil {
+			return g.fail("join", i, file, err)
+		}
+	}
+	return nil
 }

@@ -14,23 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Add moves a process, with all its threads, into the group. The caller makes sure that the process is not reaped
-// meanwhile: otherwise the number may mean another process.
-func (g *Group) Add(pid int) error {
-	if g.err != nil {
-		return g.err
-	}
-	if pid <= 0 { // 0 would move this process
-		return &Error{Op: "add", Group: g.path, Err: fmt.Errorf("pid %d: %w", pid, unix.EINVAL)}
-	}
-	path := g.rel + "/cgroup.procs"
-	for i := range g.tree.hierarchies {
-		if err := writeFile(g.tree.hierarchies[i].at, path, strconv.Itoa(pid)); err != nil {
-			return g.fail("add pid "+strconv.Itoa(pid), i, path, err)
-		}
-	}
-	return nil
-}
+// Add moves a process, with all its threads, into the group.
+func (g *Group) Add(pid int) error { return g.Enter(pid, 2) }
 
 // List names the groups directly below `sandbox-run`, the union over all hierarchies: a supervisor that died while making
 // or removing a group left it in some of them only.

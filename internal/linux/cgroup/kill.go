@@ -94,6 +94,46 @@ func (g *Group) killListed(whole bool, deadline time.Time) error {
 	}
 }
 
+// Signal sends a signal to every process in the group and in groups below it, but for one (0: none), once each, and returns how many there
+// were. Processes that are forked meanwhile may be left out.
+func (g *Group) Signal(sig unix.Signal, except int) (n int, err error) {
+	pids, err := g.Procs()
+	if err != nil {
+		return 0, err
+	}
+	for batch := range slices.Chunk(pids, pidfdBatch) {
+		fds := map[int]int{}
+		for _, pid := range batch {
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil && pid != except && pid != unix.Getpid() {
+				fds[pid] = fd
+			}
+		}
+		still, listErr := g.Procs() // see killDir
+		for pid, fd := range fds {
+			if _, member := slices.BinarySearch(still, pid); member && unix.PidfdSendSignal(fd, sig, nil, 0) == nil {
+				n++
+			}
+			_ = unix.Close(fd)
+		}
+		err = errors.Join(err, listErr)
+	}
+	return n, err
+}
+
+// KillOthers does for all processes but one what Kill does for all: it repeats until none is left.
+func (g *Group) KillOthers(except int) error {
+	for deadline := time.Now().Add(killTime); ; {
+		n, err := g.Signal(unix.SIGKILL, except)
+		if n == 0 || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return &Error{Op: "kill", Group: g.path, Err: fmt.Errorf("%d processes keep forking: %w", n, unix.ETIMEDOUT)}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // killDir signals the processes of one directory and returns those it listed. whole says that cgroup.kill was written.
 //
 // A number in cgroup.procs may mean another process by the time it is used. So: open a pidfd for each number, read the

@@ -204,6 +204,8 @@ func (s *server) handle(m any, fds []int) error {
 	case *initproto.Adopt:
 		defer s.openRoutes()
 		return s.adopt(m)
+	case *initproto.Take:
+		return s.take(m)
 	case *initproto.Signal:
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -19,6 +19,7 @@ const (
 	KindExpected
 	KindAdopt
 	KindDevice
+	KindTake
 )
 
 // Stage names the step of the init that failed.
@@ -188,7 +189,8 @@ type Started struct {
 }
 
 // Expect tells an init that a zygote is going to fork a program into its namespaces. The zygote needs the Landlock
-// ruleset, which only the init can make, because its paths are those inside.
+// ruleset, which only the init can make, because its paths are those inside. An init that runs programs makes the loopback and the device
+// for them.
 type Expect struct {
 	ID       uint64
 	Landlock Ruleset // as in Exec
@@ -209,6 +211,13 @@ type Expected struct{ ID uint64 }
 // Adopt names the expected program. It is the init's child by now, and from here on like any executed one; Started does
 // not follow. No other program may have run before.
 type Adopt struct {
+	ID  uint64
+	PID uint32 // in the sandbox's own pid namespace
+}
+
+// Take names a process that a program has made, whose parent has ended. The init checks that the process is its child, and answers with
+// Started and a pidfd; the process is then like any executed program.
+type Take struct {
 	ID  uint64
 	PID uint32 // in the sandbox's own pid namespace
 }
@@ -295,6 +304,7 @@ var newMessage = [...]func() Message{
 	KindFailed: func() Message { return new(Failed) }, KindListener: func() Message { return new(Listener) },
 	KindExpect: func() Message { return new(Expect) }, KindExpected: func() Message { return new(Expected) },
 	KindAdopt: func() Message { return new(Adopt) }, KindDevice: func() Message { return new(Made) },
+	KindTake: func() Message { return new(Take) },
 }
 
 func (m *Setup) fields(c *codec) Kind {
@@ -411,6 +421,8 @@ func (m *Made) fields(c *codec) Kind { c.uint(&m.ID); return KindDevice }
 func (m *Expected) fields(c *codec) Kind { c.uint(&m.ID); return KindExpected }
 
 func (m *Adopt) fields(c *codec) Kind { c.uint(&m.ID); c.uint32(&m.PID); return KindAdopt }
+
+func (m *Take) fields(c *codec) Kind { c.uint(&m.ID); c.uint32(&m.PID); return KindTake }
 
 func (m *Listener) fields(c *codec) Kind { c.uint(&m.ID); return KindListener }
 

@@ -74,6 +74,8 @@ type Language struct {
 	Inspect func(context.Context, *Job) error
 	// Packages, if set, returns how the packages that the program declares are installed; nil if it declares none. It has no side effects.
 	Packages func(*Job) (*Packages, error)
+	// Imports is the directory of a layer from which the driver of a session can import; empty: a session takes no packages later.
+	Imports string
 	// Plan adds phases, files and mounts to the job's plan. It has no side effects.
 	Plan func(*Job) error
 	// Session, if set, does the same for a session, whose one phase is that of a driver (AddDriver); the job may have no code.

@@ -172,7 +172,7 @@ type Variable struct {
 	Value string `json:"value,omitempty"`
 }
 
-// Forked reports a second interpreter with the same state. The directory of the question has the named pipes stdin, stdout, stderr, to_driver and
+// Forked reports a second interpreter with the same state. The directory of the question has the named pipes stdout, stderr, to_driver and
 // from_driver; the second interpreter uses the last two in place of the socket, and begins with ready. PID is its number in the sandbox.
 type Forked struct {
 	PID int `json:"pid"`

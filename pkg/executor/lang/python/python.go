@@ -19,7 +19,7 @@ var Language = language.Language{
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
 	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{mainFile},
 	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test", "module"},
-	FindEntry: findEntry, Inspect: inspect, Packages: packages, Plan: plan, Session: planSession,
+	FindEntry: findEntry, Inspect: inspect, Packages: packages, Plan: plan, Session: planSession, Imports: packagesDir,
 }
 
 const mainFile = "__main__.py"

@@ -71,6 +71,7 @@ type Phase struct {
 	killed     atomic.Bool           // by us; an init that is not killed ends with its last process
 	abandoned  atomic.Bool           // a fork did not start in it: later processes go to another phase
 	tasks      int                   // guarded by Instance.mu: processes that were started and not finished
+	forks      atomic.Int32          // of them: processes that others have made
 	leaves     bool                  // guarded by Instance.mu until it is finished: no process finds it any more, and Destroy waits for it
 
 	once  sync.Once

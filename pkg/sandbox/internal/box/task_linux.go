@@ -121,13 +121,22 @@ func (t *Task) AwaitEmpty(atMost time.Duration) { t.program.AwaitEmpty(atMost) }
 // CloseOutput ends ReadOutput.
 func (t *Task) CloseOutput() { t.program.CloseOutput() }
 
-// Signal reaches the process, or every process of its phase.
+// Signal reaches the process, or every process of its phase but for forks.
 func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
+	if scope == sandbox.Tree && t.phase.forks.Load() > 0 {
+		_, err := t.phase.Group.Signal(sig, t.phase.networkPID())
+		return err
+	}
 	return t.program.Signal(sig, scope == sandbox.Tree)
 }
 
-// Kill ends the whole phase at once.
-func (t *Task) Kill() error { return t.phase.Kill() }
+// Kill ends the whole phase at once, but for its forks.
+func (t *Task) Kill() error {
+	if t.phase.forks.Load() > 0 && t.phase.Group.KillOthers(t.phase.networkPID()) == nil {
+		return nil
+	}
+	return t.phase.Kill()
+}
 
 // Resize sets the size of the terminal.
 func (t *Task) Resize(size sandbox.TTY) error { return t.program.Resize(size.Rows, size.Cols) }

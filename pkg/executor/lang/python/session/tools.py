@@ -910,7 +910,7 @@ def short_table(value):
 
 
 # Forks.
-PIPES = {"stdin": posix.O_RDONLY, "stdout": posix.O_WRONLY, "stderr": posix.O_WRONLY, "to_driver": posix.O_RDONLY, "from_driver": posix.O_WRONLY}
+PIPES = {"stdout": posix.O_WRONLY, "stderr": posix.O_WRONLY, "to_driver": posix.O_RDONLY, "from_driver": posix.O_WRONLY}
 ANSWERS = core.DESCRIPTOR - 3  # the descriptor of from_driver
 
 

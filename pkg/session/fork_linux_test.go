@@ -1,0 +1,117 @@
+package session
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
+
+func (t tester) fork(o ForkOptions) tester {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	f, err := t.Fork(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return tester{t.T, f}
+}
+
+func TestForkPython(t *testing.T) {
+	s := create(t, newManager(t, Options{}), in("python"))
+	s.shows("import os, random; x = [1]; open('f', 'w').write('a')", "1")
+	began := time.Now()
+	f := s.fork(ForkOptions{Name: "second"})
+	t.Logf("fork: %v", time.Since(began))
+	f.shows("x.append(2); x", "[1, 2]")
+	s.shows("x", "[1]")
+	f.shows("print(open('f').read())", "a")
+	f.shows("open('g', 'w').write('b')", "1")
+	s.shows("print(open('g').read())", "b")
+	s.shows("print('of the first')", "of the first")
+	f.shows("print('of the second')", "of the second")
+	if a, b := shown(s.do("random.random()")), shown(f.do("random.random()")); a == b {
+		t.Errorf("both have the random number %s", a)
+	}
+	// Each has limits of its own, and is interrupted alone.
+	wall := sandbox.Limits{Wall: 300 * time.Millisecond}
+	r := f.cell(Cell{Code: "while True: pass", Limits: wall})
+	if r.Verdict != sandbox.VerdictTimeLimit || r.State != StateIdle {
+		t.Errorf("loop in the fork: %s, %s", r.Verdict, r.State)
+	}
+	if r.Metrics.CPUTime == 0 {
+		t.Error("the fork's loop took no processor time")
+	}
+	// A loop that ignores interrupts ends its own interpreter, and no other.
+	stubborn := "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: pass"
+	g := f.fork(ForkOptions{})
+	if r := g.cell(Cell{Code: stubborn, Limits: wall}); r.Verdict != sandbox.VerdictTimeLimit || r.State != StateEnded {
+		t.Errorf("stubborn loop: %s, %s", r.Verdict, r.State)
+	}
+	f.shows("x", "[1, 2]")
+	if r := s.cell(Cell{Code: stubborn, Limits: wall}); r.Verdict != sandbox.VerdictTimeLimit || r.State != StateEnded {
+		t.Errorf("stubborn loop in the first: %s, %s", r.Verdict, r.State)
+	}
+	f.shows("x", "[1, 2]")
+	ctx := context.Background()
+	if err := s.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.shows("'x' in globals()", "False")
+	s.shows("print(open('g').read())", "b")
+	s.Close()
+	f.shows("x", "[1, 2]")
+	f.shows("print(open('g').read())", "b")
+	r = f.cell(Cell{Code: "b = bytearray(1 << 40)"})
+	if r.Verdict == sandbox.VerdictOK {
+		t.Error("a terabyte was allocated")
+	}
+	if err := f.Reset(ctx); err != nil {
+		t.Fatal(err)
+	}
+	f.shows("import os; os.path.exists('g')", "False")
+}
+
+// A memory limit holds for a fork alone, and ends it alone.
+func TestForkMemory(t *testing.T) {
+	req := in("python")
+	req.Limits.Memory = 128 * sandbox.MiB
+	s := create(t, newManager(t, Options{}), req)
+	s.shows("x = 1", "")
+	f := s.fork(ForkOptions{})
+	r := f.do("b = []\nwhile True: b.append(b'x' * (1 << 20))")
+	if r.Verdict != sandbox.VerdictMemoryLimit {
+		t.Errorf("%s; stderr %.500s", r.Verdict, r.Stderr.Bytes())
+	}
+	s.shows("x", "1")
+}
+
+func TestForkFiles(t *testing.T) {
+	m := newManager(t, Options{})
+	s := create(t, m, in("python"))
+	s.shows("x = 3; import os; os.makedirs('d/e'); open('d/e/f', 'w').write('a' * 100000)", "100000")
+	s.shows("os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')", "")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	fork := m.newSession(s.req)
+	if err := s.forkFiles(ctx, s.box, fork, false); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := m.enter(fork, &Request{Idle: time.Hour, Lifetime: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := tester{t, copied}
+	defer f.Close()
+	f.shows("import os; len(open('d/e/f').read()), 'x' in globals(), os.path.lexists('link'), os.path.lexists('pipe')", "(100000, False, False, False)")
+	notes := strings.Join(f.Info().Notes, "\n")
+	if !strings.Contains(notes, "link") || !strings.Contains(notes, "pipe") {
+		t.Errorf("notes %q", notes)
+	}
+	f.shows("open('d/e/f', 'w').write('b')", "1")
+	s.shows("len(open('d/e/f').read())", "100000")
+}
