@@ -15,16 +15,16 @@ import (
 // Networks tests the networks with rules of a backend, in a test internet. bin is the directory of the executables.
 func Networks(t *testing.T, bin string, newBackend func(*testing.T) sandbox.Backend, expect Expectations) {
 	t.Helper()
-	if !inInternet(t) {
+	if !InInternet(t) {
 		return
 	}
 	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	runRows(t, newBackend, expect, networkRows)
 }
 
-// inInternet runs a test in a test internet, by executing the test binary again, and reports whether that is where it is now. A caller
+// InInternet runs a test in a test internet, by executing the test binary again, and reports whether that is where it is now. A caller
 // that gets false returns.
-func inInternet(t *testing.T) bool {
+func InInternet(t *testing.T) bool {
 	t.Helper()
 	if testnet.Inside() {
 		return true

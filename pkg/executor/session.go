@@ -118,6 +118,12 @@ func (s *Session) Composer() language.Composer { return s.composer }
 // TakeCells gives this session the cells of another one, which is closed next.
 func (s *Session) TakeCells(of *Session) { s.composer = of.composer }
 
+// CheckNetwork refuses a network policy that is wrong, or beyond the operator's bounds.
+func (s *Session) CheckNetwork(p network.Policy) error {
+	_, err := sandbox.CompileNetwork(p, s.x.plan.Spec.Bounds)
+	return err
+}
+
 // SetNetwork sets the network policy of the processes that start from now on.
 func (s *Session) SetNetwork(p network.Policy) {
 	plan := *s.x.plan

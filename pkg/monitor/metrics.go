@@ -68,6 +68,11 @@ type Destination struct {
 	Received    int64  `json:"received_bytes"`
 }
 
+// Subtract subtracts the figures of an earlier time.
+func (d *Destination) Subtract(earlier Destination) {
+	d.Connections, d.Sent, d.Received = d.Connections-earlier.Connections, d.Sent-earlier.Sent, d.Received-earlier.Received
+}
+
 // Summarize makes Metrics of one sample, for backends that get all counters at the end and need no Monitor.
 func Summarize(s Sample, wall, startup time.Duration) Metrics {
 	wall = max(wall, 0) // a clock that was set back would give a negative time

@@ -5,6 +5,8 @@ package network
 //	supervisor → config{policy, bounds, limits}   once, with the descriptors of the device and of the listeners of published ports
 //	process    → {started}                        all its threads exist
 //	process    → {refused}                        the first refusal of a kind; the stack is built when the first packet comes
+//	supervisor → a line feed                       any number; each has an answer
+//	process    → {so_far}                         what it did so far
 //	supervisor    closes its side                 the sandbox has ended
 //	process    → {report}                         everything; then it exits
 type (
@@ -18,6 +20,7 @@ type (
 	Message struct {
 		Started bool     `json:"started,omitempty"`
 		Refused *Refused `json:"refused,omitempty"`
+		SoFar   *Report  `json:"so_far,omitempty"`
 		Report  *Report  `json:"report,omitempty"`
 		Error   string   `json:"error,omitempty"` // it could not start
 	}

@@ -16,6 +16,37 @@ type Report struct {
 	Lost    int                   `json:"lost,omitempty"` // refusals and destinations that did not fit
 }
 
+// Since returns what was done after an earlier report of the same network; nil is its start.
+func (r *Report) Since(earlier *Report) *Report {
+	if earlier == nil {
+		return r
+	}
+	later := &Report{Special: r.Special, Lost: max(0, r.Lost-earlier.Lost)}
+	for _, now := range r.Refused {
+		for _, was := range earlier.Refused {
+			if was.Host == now.Host && was.Port == now.Port && was.Protocol == now.Protocol && was.Reason == now.Reason {
+				now.Count -= was.Count
+				break
+			}
+		}
+		if now.Count > 0 {
+			later.Refused = append(later.Refused, now)
+		}
+	}
+	for _, now := range r.Destinations {
+		for _, was := range earlier.Destinations {
+			if was.Host == now.Host && was.Port == now.Port && was.Protocol == now.Protocol {
+				now.Subtract(was)
+				break
+			}
+		}
+		if now.Connections > 0 || now.Sent > 0 || now.Received > 0 {
+			later.Destinations = append(later.Destinations, now)
+		}
+	}
+	return later
+}
+
 // Refused is a name or a connection that was not allowed.
 type Refused struct {
 	Host     string `json:"host"`

@@ -132,6 +132,8 @@ type Driven interface {
 	AwaitEmpty(atMost time.Duration)
 	// NoRoutesSoFar is Routed.NoRoutes while the process runs.
 	NoRoutesSoFar() uint64
+	// NetworkSoFar is what the network of the phase did so far; nil without rules. SetNetwork begins anew, with another identity.
+	NetworkSoFar() (r *network.Report, identity any)
 }
 
 // Forkable is implemented by a Driven Task whose process can make another one with its state.
@@ -141,6 +143,13 @@ type Forkable interface {
 	// Fork has ask make the process, and returns it as a Driven task with limits of its own, the same ones. ask gets a directory of the
 	// sandbox with the named pipes of the new process, and returns its number in the sandbox, as this process says it.
 	Fork(ctx context.Context, ask func(dir string) (pid int, err error)) (Task, error)
+}
+
+// Rewired is implemented by a Task whose network can change while it runs.
+type Rewired interface {
+	// SetNetwork puts the process's policy in force, for all processes of the phase. It ends connections. Without rules, a network that had
+	// some refuses everything from then on. After an error the policy before holds, or the process has ended.
+	SetNetwork(ctx context.Context, p *Process) error
 }
 
 // Paused is implemented by a Task whose process may wait for its user, which does not count as running.

@@ -31,9 +31,11 @@ type Live struct {
 	doing sync.Mutex // held during a piece of work, and by Close
 	idle  *idleOutput
 
-	mu      sync.Mutex
-	run     *run // the current piece; or nil
-	refused []network.Refused
+	mu  sync.Mutex
+	run *run // the current piece; or nil
+
+	network   *network.Report // up to the last piece of work; guarded by doing
+	networkOf any             // its identity
 }
 
 // Work is one piece of work of a Live process.
@@ -122,6 +124,26 @@ func (l *Live) Fork(ctx context.Context, ask func(dir string) (pid int, err erro
 		return nil, err
 	}
 	return fork, nil
+}
+
+// SetNetwork changes the network of the process, and of its forks, between two pieces of work: see Rewired.
+func (l *Live) SetNetwork(ctx context.Context, n network.Policy) error {
+	l.doing.Lock()
+	defer l.doing.Unlock()
+	r, ok := l.task.(Rewired)
+	if !ok {
+		return &Error{Backend: l.m.backend.Name(), Op: "change the network", Kind: ErrUnsupported, Err: errors.New("this backend's networks are fixed")}
+	}
+	p := l.p
+	p.Network = n.Complete()
+	if err := r.SetNetwork(ctx, &p); err != nil {
+		return err
+	}
+	l.p = p
+	if networked, ok := l.task.(Networked); ok && p.Network.HasRules() {
+		go l.collectRefusals(networked)
+	}
+	return nil
 }
 
 // abandon ends a process that must not be used, and adds errors of that to the reason.
@@ -301,9 +323,6 @@ func (l *Live) begin(w Work) (Task, error) {
 	t.base, _ = l.task.Sample() // a failed sample is repeated, and the totals then count from the start of the process
 	t.refusedBefore, _ = t.refusedSoFar()
 	t.noRoutes = l.driven.NoRoutesSoFar()
-	l.mu.Lock()
-	t.networkBefore = len(l.refused)
-	l.mu.Unlock()
 	t.began = time.Now()
 	if err := w.Begin(); err != nil {
 		l.Kill() // its end is the end of the work
@@ -311,11 +330,10 @@ func (l *Live) begin(w Work) (Task, error) {
 	return t, nil
 }
 
-// collectRefusals adds each kind of refused name and connection to the piece of work in which it first occurs.
+// collectRefusals reports each kind of refused name and connection in the piece of work in which it first occurs.
 func (l *Live) collectRefusals(n Networked) {
 	for refused := range n.NetworkRefusals() {
 		l.mu.Lock()
-		l.refused = append(l.refused, refused)
 		r := l.run
 		l.mu.Unlock()
 		if r != nil {
@@ -370,7 +388,6 @@ type work struct {
 	began         time.Time
 	early         [2][]byte // output since the last piece, by stream
 	refusedBefore []Violation
-	networkBefore int
 	noRoutes      uint64 // before the work, and after its end those of the work
 
 	waiting sync.Once
@@ -515,14 +532,25 @@ func (t *work) Refused() (list []Violation, unknown string) {
 	return list, unknown
 }
 
-// NetworkRefusals yields nothing: collectRefusals tells them.
+// NetworkRefusals yields nothing: collectRefusals has them.
 func (t *work) NetworkRefusals() iter.Seq[network.Refused] {
 	return func(func(network.Refused) bool) {}
 }
 
-// Network reports the names and connections that were refused for the first time during the work.
-func (t *work) Network() (*network.Report, string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return &network.Report{Refused: slices.Clone(t.refused[t.networkBefore:])}, ""
+// Network reports what the network did since the piece of work before: a fork has the same network.
+func (t *work) Network() (r *network.Report, unknown string) {
+	r, of := t.driven.NetworkSoFar()
+	if n, ok := t.task.(Networked); ok && r == nil && t.died {
+		of = t.networkOf
+		r, unknown = n.Network()
+	}
+	if r == nil {
+		return nil, unknown
+	}
+	before := t.network
+	if of != t.networkOf {
+		before = nil
+	}
+	t.network, t.networkOf = r, of
+	return r.Since(before), unknown
 }

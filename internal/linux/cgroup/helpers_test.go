@@ -5,13 +5,10 @@ package cgroup
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Add moves a process, with all its threads, into the group.

@@ -16,7 +16,7 @@ func (s *server) expect(m *initproto.Expect) error {
 		err = raiseLoopback()
 	}
 	if err == nil {
-		err = s.makeDevice(m.ID, m.Device)
+		err = s.remakeDevice(m.ID, m.Device)
 	}
 	if err == nil && len(m.Landlock.Rules) > 0 {
 		var fd int

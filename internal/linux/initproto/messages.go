@@ -190,7 +190,7 @@ type Started struct {
 
 // Expect tells an init that a zygote is going to fork a program into its namespaces. The zygote needs the Landlock
 // ruleset, which only the init can make, because its paths are those inside. An init that runs programs makes the loopback and the device
-// for them.
+// for them, or opens the device again.
 type Expect struct {
 	ID       uint64
 	Landlock Ruleset // as in Exec

@@ -100,6 +100,21 @@ func openVeth(nl *netlink) (int, error) {
 	if err := nl.ask(unix.RTM_NEWLINK, 0, m.data); err != nil {
 		return -1, failed("bring up "+PeerName, err)
 	}
+	return openFrames(index)
+}
+
+// Reopen returns another descriptor of the frames of the device that Open has made. The caller closes the one before: each of them gets all
+// frames.
+func Reopen() (frames int, err error) {
+	index, err := indexOf(PeerName)
+	if err != nil {
+		return -1, err
+	}
+	return openFrames(index)
+}
+
+// openFrames opens a packet socket on a device.
+func openFrames(index uint32) (int, error) {
 	const all = uint16(unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00) // in network byte order
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

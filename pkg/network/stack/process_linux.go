@@ -75,7 +75,7 @@ func serve(socket *net.UnixConn, out *outbox) error {
 	if err != nil {
 		return err
 	}
-	if len(filter.Published()) == 0 && !awaitPacket(files[0]) {
+	if len(filter.Published()) == 0 && !awaitPacket(files[0], socket, out) {
 		out.send(network.Message{Report: &network.Report{}})
 		return nil
 	}
@@ -100,7 +100,10 @@ func serve(socket *net.UnixConn, out *outbox) error {
 			out.send(network.Message{Refused: &r})
 		}
 	}()
-	_, _ = socket.Read(make([]byte, 1)) // until the supervisor closes its side, or is gone
+	for isAsked(socket) { // until the supervisor closes its side, or is gone
+		report := s.Report()
+		out.send(network.Message{SoFar: &report})
+	}
 	s.Unpublish()
 	s.Settle()
 	report := s.Report()
@@ -108,15 +111,28 @@ func serve(socket *net.UnixConn, out *outbox) error {
 	return nil // the end of the process closes everything
 }
 
+// isAsked waits until the supervisor asks for a report; false: it has closed its side.
+func isAsked(socket *net.UnixConn) bool {
+	n, err := socket.Read(make([]byte, 1))
+	return n > 0 && err == nil
+}
+
 // awaitPacket waits for the first packet of a program: most programs that end soon send none, and a stack takes longer to build than they
 // run. It returns false if the supervisor closes its side instead.
-func awaitPacket(device int) bool {
-	wanted := []unix.PollFd{{Fd: int32(device), Events: unix.POLLIN}, {Fd: 0, Events: unix.POLLIN}} //nolint:gosec // a descriptor
-	_, err := unix.Poll(wanted, -1)
-	for errors.Is(err, unix.EINTR) {
-		_, err = unix.Poll(wanted, -1)
+func awaitPacket(device int, socket *net.UnixConn, out *outbox) bool {
+	for {
+		wanted := []unix.PollFd{{Fd: int32(device), Events: unix.POLLIN}, {Fd: 0, Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		_, err := unix.Poll(wanted, -1)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil || wanted[0].Revents != 0:
+			return true
+		case !isAsked(socket):
+			return false
+		default:
+			out.send(network.Message{SoFar: &network.Report{}})
+		}
 	}
-	return err != nil || wanted[0].Revents != 0
 }
 
 // receive reads the configuration, which comes with the device and the listeners of the published ports.

@@ -228,9 +228,7 @@ func (f *Fork) Finish(ctx context.Context) (monitor.Sample, error) {
 
 // networkPID is the process of the phase's network; 0: there is none.
 func (p *Phase) networkPID() int {
-	p.networking.Lock()
-	defer p.networking.Unlock()
-	if n := p.network; n != nil {
+	if n := p.network.Load(); n != nil {
 		if <-n.started; n.process != nil {
 			return n.process.PID()
 		}

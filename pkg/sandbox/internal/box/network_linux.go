@@ -1,6 +1,7 @@
 package box
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -28,6 +29,7 @@ type phaseNetwork struct {
 	started   chan struct{} // closed when the fields up to err are set
 	process   *netproc.Process
 	filter    *network.Filter
+	device    initproto.Device
 	listeners []*os.File // of the published ports, until they are handed over
 	published []network.Port
 	err       error
@@ -81,18 +83,18 @@ func (p *Phase) groupLimits(l sandbox.Limits) cgroup.Limits {
 func (p *Phase) BeginNetwork(n network.Policy) {
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	if p.network != nil && !p.network.policy.Equal(n) {
-		p.network.end()
-		p.network.close()
-		p.network = nil
+	if old := p.network.Load(); old != nil && !old.policy.Equal(n) {
+		old.end()
+		old.close()
+		p.network.Store(nil)
 		p.reserved.Store(0)
 	}
-	if p.network == nil && n.HasRules() {
+	if p.network.Load() == nil && n.HasRules() {
 		p.hasNetwork(n)
 		err := p.applyLimits()
-		if p.network = p.newNetwork(n); err != nil {
-			p.network.refused = err
-		}
+		next := p.newNetwork(n)
+		next.refused = err
+		p.network.Store(next)
 	}
 }
 
@@ -102,9 +104,9 @@ func (p *Phase) newNetwork(policy network.Policy) *phaseNetwork {
 	n := &phaseNetwork{policy: policy, started: make(chan struct{})}
 	go func() {
 		defer close(n.started)
-		filter, _, err := i.compileNetwork(policy)
+		filter, device, err := i.compileNetwork(policy)
 		if err == nil {
-			n.filter = filter
+			n.filter, n.device = filter, device
 			err = n.listen(filter.Published())
 		}
 		o := netproc.Options{Filter: i.Filter, Ended: func() {
@@ -136,7 +138,7 @@ func (p *Phase) newNetwork(policy network.Policy) *phaseNetwork {
 func (p *Phase) awaitNetwork(ctx context.Context, process *sandbox.Process) (cgroup.Limits, error) {
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	n := p.network
+	n := p.network.Load()
 	if n == nil || !process.Network.HasRules() {
 		return p.applied, nil
 	}
@@ -160,6 +162,7 @@ func (p *Phase) prepareNetwork(ctx context.Context, process *sandbox.Process, de
 	if err != nil {
 		return err
 	}
+	p.loopback = process.Network.HasLoopback()
 	if p.Frames == nil {
 		*device = d
 	}
@@ -219,7 +222,7 @@ func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) er
 	}
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	n := p.network
+	n := p.network.Load()
 	if n.connected {
 		return nil
 	}
@@ -230,13 +233,91 @@ func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) er
 		}
 		defer func() { _ = frames.Close() }()
 	}
+	return p.networkFailure(n.connect(frames))
+}
+
+// connect hands the device to the process of the network.
+func (n *phaseNetwork) connect(frames *os.File) error {
 	err := n.process.Connect(n.config, append([]*os.File{frames}, n.listeners...))
 	n.closeListeners()
 	if err == nil {
 		n.frames, err = unix.FcntlInt(frames.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		n.connected, n.used = err == nil, err == nil
 	}
-	return p.networkFailure(err)
+	return err
+}
+
+// SetNetwork replaces the rules of the phase's network, or gives the phase one, while its programs run. Connections of the network before end.
+// Without rules, a network that had some refuses everything from then on.
+func (t *Task) SetNetwork(ctx context.Context, process *sandbox.Process) error {
+	p := t.phase
+	p.networking.Lock()
+	defer p.networking.Unlock()
+	old := p.network.Load()
+	if !process.Network.HasRules() && old != nil {
+		closed := *process
+		closed.Network = network.Policy{Mode: network.Allow}
+		process = &closed
+	}
+	fixed := p.Container != nil || p.NetworkFixed || p.Instance.Host.Opaque
+	switch {
+	case !process.Network.HasRules() && (p.loopback || !process.Network.HasLoopback()):
+		return nil // as it is
+	case fixed || !process.Network.HasRules(): // Landlock lets no program open ports that was started without a loopback
+		return &sandbox.Error{
+			Backend: p.Instance.Host.Name, Op: "change the network", Kind: sandbox.ErrUnsupported, Hint: "a session that is created with this network",
+			Err: errors.New("the network of this sandbox is fixed when its programs start"),
+		}
+	}
+	device, err := p.Instance.Device(process.Network)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		if !slices.EqualFunc(old.device.Addresses, device.Addresses, bytes.Equal) {
+			return sandbox.Errorf(sandbox.ErrUnsupported, "network", "a session that is created with the rules",
+				"a rule needs the addresses that the programs have already")
+		}
+		old.end()
+		old.close()
+	}
+	if err = p.failure("make the network", "network", p.Init.MakeDevice(ctx, p.Instance.NextExec(), device)); err == nil {
+		err = p.startNetwork(ctx, process, p.Init.TakeDevice())
+	}
+	if err != nil && old != nil {
+		_ = p.Kill() // its programs have no network any more
+	}
+	return err
+}
+
+// startNetwork starts the process of a network and connects it to the device, whose frames it closes. With networking locked.
+func (p *Phase) startNetwork(ctx context.Context, process *sandbox.Process, frames *os.File) error {
+	if frames == nil {
+		return p.failure("make the network", "protocol", initproto.ErrMalformed)
+	}
+	defer frames.Close()
+	p.hasNetwork(process.Network)
+	if err := p.applyLimits(); err != nil {
+		return err
+	}
+	n := p.newNetwork(process.Network)
+	<-n.started // Answered bounds it
+	err := cmp.Or(n.err, ctx.Err())
+	if err == nil {
+		p.reserved.Store(int64(n.process.Threads()))
+		err = p.applyLimits()
+	}
+	if err == nil {
+		n.config = network.Config{Policy: n.policy, Bounds: p.Instance.Spec.Bounds, Limits: process.Limits.Network()}
+		err = n.connect(frames)
+	}
+	if err != nil {
+		n.end()
+		n.close()
+		return p.networkFailure(err)
+	}
+	p.network.Store(n)
+	return nil
 }
 
 // endNetwork ends the network, after the end of the programs. Its report is then complete; closeNetwork waits for its process. The error is of
@@ -244,33 +325,35 @@ func (p *Phase) connectNetwork(ctx context.Context, process *sandbox.Process) er
 func (p *Phase) endNetwork() error {
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	if p.network == nil {
+	n := p.network.Load()
+	if n == nil {
 		return nil
 	}
-	p.network.end()
-	if !p.network.used {
+	n.end()
+	if !n.used {
 		return nil // the start has returned its error
 	}
-	return p.networkFailure(p.network.err)
+	return p.networkFailure(n.err)
 }
 
 // closeNetwork waits for the end of the network's process.
 func (p *Phase) closeNetwork() {
 	p.networking.Lock()
 	defer p.networking.Unlock()
-	if p.network != nil {
-		p.network.close()
+	if n := p.network.Load(); n != nil {
+		n.close()
 	}
 }
 
 // isEmpty reports whether all programs of the phase are gone. The network's process may be left.
 func (p *Phase) isEmpty() bool {
-	if p.network == nil || p.network.process == nil {
+	n := p.network.Load()
+	if n == nil || n.process == nil {
 		empty, err := p.Group.Empty()
 		return empty && err == nil
 	}
 	left, err := p.Group.Procs()
-	return err == nil && !slices.ContainsFunc(left, func(pid int) bool { return pid != p.network.process.PID() })
+	return err == nil && !slices.ContainsFunc(left, func(pid int) bool { return pid != n.process.PID() })
 }
 
 // listen opens the published ports on the host's loopback.
@@ -326,15 +409,27 @@ func (n *phaseNetwork) closeListeners() {
 
 // NetworkRefusals yields each kind of refused name and connection when it first occurs.
 func (t *Task) NetworkRefusals() iter.Seq[network.Refused] {
-	if n := t.phase.network; n != nil {
+	if n := t.phase.network.Load(); n != nil {
 		return n.process.First()
 	}
 	return func(func(network.Refused) bool) {}
 }
 
+// NetworkSoFar is what the phase's network did so far.
+func (t *Task) NetworkSoFar() (r *network.Report, identity any) {
+	n := t.phase.network.Load()
+	if n == nil {
+		return nil, nil
+	}
+	if <-n.started; n.process == nil {
+		return nil, nil
+	}
+	return n.process.SoFar(), n
+}
+
 // Published are the ports of the phase on the host's loopback.
 func (t *Task) Published() []network.Port {
-	if n := t.phase.network; n != nil {
+	if n := t.phase.network.Load(); n != nil {
 		return n.published
 	}
 	return nil
@@ -342,7 +437,7 @@ func (t *Task) Published() []network.Port {
 
 // Network is what the phase's network did. Before the end of the phase it is not known.
 func (t *Task) Network() (report *network.Report, unknown string) {
-	n := t.phase.network
+	n := t.phase.network.Load()
 	switch {
 	case n == nil:
 		return nil, ""

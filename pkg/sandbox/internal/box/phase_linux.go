@@ -63,10 +63,11 @@ type Phase struct {
 
 	name       string
 	limits     sandbox.Limits
-	applied    cgroup.Limits         // of Group
-	reserved   atomic.Int64          // threads of the network, in addition to the limit of processes; set with networking locked
-	networking sync.Mutex            // guards network; locked while it is set up
-	network    *phaseNetwork         // or nil
+	applied    cgroup.Limits // of Group
+	reserved   atomic.Int64  // threads of the network, in addition to the limit of processes; set with networking locked
+	networking sync.Mutex    // locked while network is set up
+	loopback   bool          // its programs have one, and may open ports
+	network    atomic.Pointer[phaseNetwork]
 	floored    atomic.Pointer[error] // why it was ended, if the host's disk has reached its floor
 	killed     atomic.Bool           // by us; an init that is not killed ends with its last process
 	abandoned  atomic.Bool           // a fork did not start in it: later processes go to another phase

@@ -69,9 +69,6 @@ func (p *Phase) leaveUnused(ctx context.Context) error {
 // Connected connects the network of a task that has just started. A task without its network is ended.
 func (i *Instance) Connected(ctx context.Context, t *Task, process *sandbox.Process) (sandbox.Task, error) {
 	err := t.phase.connectNetwork(ctx, process)
-	if n := t.phase.network; err == nil && n != nil && t.iso != nil {
-		t.iso.Network = sandbox.DescribeNetwork(n.policy, n.filter, n.published)
-	}
 	if err == nil {
 		return t, nil
 	}

@@ -61,7 +61,13 @@ func (t *Task) Isolation() (iso sandbox.Isolation, known bool) {
 	if t.iso == nil {
 		return iso, false
 	}
-	return t.iso.Clone(), true
+	iso = t.iso.Clone()
+	if n := t.phase.network.Load(); n != nil {
+		if <-n.started; n.filter != nil {
+			iso.Network = sandbox.DescribeNetwork(n.policy, n.filter, n.published)
+		}
+	}
+	return iso, true
 }
 
 // Refusals yields each kind of refused call when it first occurs.

@@ -57,6 +57,8 @@ type Process struct {
 	socket *os.File
 
 	first   chan network.Refused // the first refusal of each kind
+	soFar   chan *network.Report // answers to SoFar
+	asking  sync.Mutex           // held during SoFar
 	news    chan error           // nil: all its threads exist; or the reason why not
 	ended   chan struct{}        // the process has closed its side
 	report  *network.Report      // readable when ended is closed, as is failed
@@ -114,6 +116,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	_ = unix.SetNonblock(pair[0], true)
 	p := &Process{
 		socket: os.NewFile(uintptr(pair[0]), Name), first: make(chan network.Refused, 1<<10), news: make(chan error, 1),
+		soFar: make(chan *network.Report, 1),
 		ended: make(chan struct{}),
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -265,6 +268,11 @@ func (p *Process) read() {
 			case p.first <- *m.Refused:
 			default: // the report has it
 			}
+		case m.SoFar != nil:
+			select {
+			case p.soFar <- m.SoFar:
+			default: // the question was given up
+			}
 		case m.Report != nil:
 			p.report = m.Report
 			return
@@ -304,6 +312,28 @@ func (p *Process) Report() (*network.Report, error) {
 	case <-late.C:
 		return nil, nil
 	}
+}
+
+// SoFar returns what the network did so far; nil if it does not answer.
+func (p *Process) SoFar() *network.Report {
+	p.asking.Lock()
+	defer p.asking.Unlock()
+	select {
+	case <-p.soFar: // the late answer to an earlier question
+	default:
+	}
+	if _, err := p.socket.Write([]byte{'\n'}); err != nil {
+		return nil
+	}
+	late := time.NewTimer(endTimeout)
+	defer late.Stop()
+	select {
+	case r := <-p.soFar:
+		return r
+	case <-p.ended:
+	case <-late.C:
+	}
+	return nil
 }
 
 // Close ends the process, and waits for its end. It may be called twice.
