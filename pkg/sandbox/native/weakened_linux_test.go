@@ -197,7 +197,7 @@ func (b *weakBackend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.I
 	}
 	if b.slow && b.running.Load() > 0 {
 		b.crowded.Store(true)
-		time.Sleep(min(700*time.Millisecond+5*time.Duration(b.alone.Load()), 2500*time.Millisecond)) // scaled to the speed of the machine
+		time.Sleep(min(700*time.Millisecond+9*time.Duration(b.alone.Load()), 15*time.Second)) // beyond the bound, at any speed of the machine
 	}
 	began := time.Now()
 	i, err := b.Backend.Create(ctx, &weaker)
