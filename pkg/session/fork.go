@@ -76,9 +76,6 @@ func (s *Session) forkInterpreter(ctx context.Context, b *box, fork *Session) er
 	if err != nil {
 		return err
 	}
-	if b.shared == nil {
-		b.shared = &shares{n: 1}
-	}
 	b.shared.mu.Lock()
 	b.shared.n++
 	b.shared.mu.Unlock()

@@ -104,7 +104,7 @@ func (s *Session) addToCompiled(ctx context.Context, b *box, packages []string) 
 	}
 	opened.TakeCells(b.session)
 	s.mu.Lock()
-	s.req, s.box, s.notes = req, &box{session: opened}, append(s.notes, notes...)
+	s.req, s.box, s.notes = req, &box{session: opened, shared: &shares{n: 1}}, append(s.notes, notes...)
 	s.mu.Unlock()
 	return opened.Deps(), b.session.Close(context.WithoutCancel(ctx))
 }

@@ -64,7 +64,7 @@ type Session struct {
 type box struct {
 	session *executor.Session
 	driver  *driver // nil: cells are compiled
-	shared  *shares // nil: no other session has had the sandbox
+	shared  *shares
 }
 
 // shares counts the sessions that have one sandbox: a session and its forks.
@@ -78,12 +78,10 @@ func (b *box) close(ctx context.Context) error {
 	if b.driver != nil {
 		b.driver.close()
 	}
-	if s := b.shared; s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.n--; s.n > 0 {
-			return nil
-		}
+	b.shared.mu.Lock()
+	defer b.shared.mu.Unlock()
+	if b.shared.n--; b.shared.n > 0 {
+		return nil
 	}
 	return b.session.Close(ctx)
 }
@@ -140,7 +138,7 @@ func (s *Session) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b := &box{session: opened}
+	b := &box{session: opened, shared: &shares{n: 1}}
 	if opened.Composer() == nil {
 		if b.driver, err = startDriver(ctx, opened); err != nil {
 			return errors.Join(err, opened.Close(context.WithoutCancel(ctx)))
