@@ -14,6 +14,10 @@
 //
 // Prepared files. An archive of javac's own classes (CDS), and the classes of the driver.
 //
+// Sessions. Package session has the driver. A session has the heap and the class path of a program, without a directory of compiled
+// sources, and the simpler of the two compilers. The driver and an archive of its classes are prepared files, too; on an image the
+// launcher compiles the driver at each start.
+//
 // Waiting compiler. javac has compiled programs of ours a few times before it reads its message.
 //
 // Waiting machine. It is started with the flags and class path of a cold start, and with driver/Runner on the boot class path, where

@@ -130,6 +130,17 @@ func (w *jdkFiles) makeDriver(ctx context.Context, home, made string) error {
 // packDriver puts the classes for the boot loader into a jar, and the two that other loaders load beside it.
 func packDriver(classes, made string) error {
 	dir := strings.ReplaceAll(javaPackage, ".", "/")
+	for _, base := range []string{"Bridge.class", "Key.class"} {
+		if err := copyPlain(filepath.Join(classes, dir, base), filepath.Join(made, base)); err != nil {
+			return err
+		}
+	}
+	err := writeJar(filepath.Join(made, javaDriver), classes, dir, "Bridge.class", "Key.class", "Program.class")
+	return errors.Join(err, os.WriteFile(filepath.Join(made, javaBurn), []byte("0"), 0o644))
+}
+
+// writeJar packs the classes of a package, except some.
+func writeJar(file, classes, dir string, except ...string) error {
 	names, err := filepath.Glob(filepath.Join(classes, dir, "*.class"))
 	if err != nil {
 		return err
@@ -137,27 +148,23 @@ func packDriver(classes, made string) error {
 	var jar bytes.Buffer
 	z := zip.NewWriter(&jar)
 	for _, name := range names {
+		base := filepath.Base(name)
+		if slices.Contains(except, base) {
+			continue
+		}
 		data, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		switch base := filepath.Base(name); base {
-		case "Bridge.class", "Key.class":
-			err = os.WriteFile(filepath.Join(made, base), data, 0o644)
-		case "Program.class":
-		default:
-			f, failed := z.CreateHeader(&zip.FileHeader{Name: path.Join(dir, base), Method: zip.Store})
-			if failed != nil {
-				return failed
-			}
-			_, err = f.Write(data)
-		}
+		f, err := z.CreateHeader(&zip.FileHeader{Name: path.Join(dir, base), Method: zip.Store})
 		if err != nil {
 			return err
 		}
+		if _, err = f.Write(data); err != nil {
+			return err
+		}
 	}
-	return errors.Join(z.Close(), os.WriteFile(filepath.Join(made, javaDriver), jar.Bytes(), 0o644),
-		os.WriteFile(filepath.Join(made, javaBurn), []byte("0"), 0o644))
+	return errors.Join(z.Close(), os.WriteFile(file, jar.Bytes(), 0o644))
 }
 
 func copyPlain(from, to string) error {
@@ -170,7 +177,24 @@ func copyPlain(from, to string) error {
 
 // tryDriver runs the driver in a sandbox with its real command line, and copies out what depends on that: an archive of the
 // compiler's classes, which fits only a driver of the same name, and how the runner differs from the launcher.
-func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
+func (w *jdkFiles) tryDriver(ctx context.Context, made string) error {
+	return w.inSandbox(ctx, made, func(ctx context.Context, id string) error {
+		compiler := append([]string{w.tool.Path}, javacMachine(256*sandbox.MiB)...)
+		err := w.archive(ctx, id, made, javaDriverArchive, compiler, javaBoot, javaPackage+"Compiler", javaDir, javaPracticeDir, "2",
+			"and that is all")
+		if err != nil {
+			return err
+		}
+		burn, err := w.calibrate(ctx, id)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(made, javaBurn), []byte(strconv.Itoa(burn)), 0o644)
+	})
+}
+
+// inSandbox calls a function with a sandbox that shows a directory where programs find the files of the JDK.
+func (w *jdkFiles) inSandbox(ctx context.Context, made string, do func(ctx context.Context, id string) error) (err error) {
 	m := w.manager
 	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
@@ -181,25 +205,21 @@ func (w *jdkFiles) tryDriver(ctx context.Context, made string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Delete(context.WithoutCancel(ctx), id)) }()
-	const archive = sandbox.TmpDir + "/" + javaDriverArchive
-	compiler := append([]string{w.tool.Path}, javacMachine(256*sandbox.MiB)...)
-	compiler = append(compiler, "-XX:ArchiveClassesAtExit="+archive, javaBoot, javaPackage+"Compiler", javaDir, javaPracticeDir, "2",
-		"and that is all")
-	if _, err := w.runInside(ctx, id, nil, compiler); err != nil {
+	return do(ctx, id)
+}
+
+// archive runs a program in a virtual machine that archives its classes at the end, and copies the archive out.
+func (w *jdkFiles) archive(ctx context.Context, id, made, name string, machine []string, program ...string) error {
+	file := path.Join(sandbox.TmpDir, name)
+	if _, err := w.runInside(ctx, id, nil, slices.Concat(machine, []string{"-XX:ArchiveClassesAtExit=" + file}, program)); err != nil {
 		return err
 	}
-	taken := sandbox.Selection{Patterns: []string{archive}, MaxFiles: 1, MaxBytes: maxJavaArchive}
-	if err := errors.Join(prepared.Take(ctx, m, id, taken, made, nil)); err != nil {
+	taken := sandbox.Selection{Patterns: []string{file}, MaxFiles: 1, MaxBytes: maxJavaArchive}
+	if err := errors.Join(prepared.Take(ctx, w.manager, id, taken, made, nil)); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(made, javaDriverArchive)); err != nil {
-		return err
-	}
-	burn, err := w.calibrate(ctx, id)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(made, javaBurn), []byte(strconv.Itoa(burn)), 0o644)
+	_, err := os.Stat(filepath.Join(made, name))
+	return err
 }
 
 // calibrate counts how many identity hash codes the launcher takes beyond those of the driver, with a program that prints the

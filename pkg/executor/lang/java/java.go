@@ -23,7 +23,7 @@ var Language = language.Language{
 	Toolchain: &description, Image: "sandbox-run/java", Options: []string{"enable-assertions", "test"},
 	Limits:   sandbox.Limits{Processes: 256}, // the virtual machine has some twenty threads
 	Working:  256 * sandbox.MiB,              // 50 MiB were measured for a small program
-	Packages: packages, Plan: plan,
+	Packages: packages, Plan: plan, Session: planSession,
 }
 
 const (
@@ -37,6 +37,14 @@ const (
 // startupFlags make a virtual machine start fastest: a simple collector, the JDK's classes from its shared archive, no file for
 // monitoring tools.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
+
+// programMachine returns the command of a program's virtual machine, up to its class path.
+func programMachine(j *language.Job) []string {
+	return append(append([]string{j.Tool.Path}, startupFlags()...),
+		heapFlag(javaHeap(j.Memory())), "-XX:ReservedCodeCacheSize=64m",
+		"-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
+	)
+}
 
 // javacMachine returns the flags of javac's virtual machine, which is too short-lived for the better compiler. They suppress
 // messages about its archive.
@@ -77,13 +85,7 @@ func plan(j *language.Job) error {
 		return err
 	}
 	preview := previewFlags(j, sources)
-	class := slices.Concat([]string{classDir}, resourceDirs(j), []string{j.Dir}) // other files of the program stay in its directory
-	for _, f := range j.Files {
-		if path.Ext(f.Path) == ".jar" {
-			class = append(class, j.Inside(f.Path))
-		}
-	}
-	classPath := strings.Join(append(class, layer...), ":")
+	classPath := strings.Join(slices.Concat([]string{classDir}, programPath(j), layer), ":")
 
 	args := append([]string{j.Tool.Programs["javac"]}, javacFlags(javaHeap(j.CompileLimits.Memory))...)
 	if warm := j.HostWarmDir(); warm != "" {
@@ -111,11 +113,7 @@ func plan(j *language.Job) error {
 		return r.Exit.Code == javaOutOfMemory && bytes.Contains(r.Stderr.Edges(sandbox.OutputMemory), []byte("java.lang.OutOfMemoryError"))
 	}
 
-	args = append([]string{j.Tool.Path}, startupFlags()...)
-	args = append(args,
-		heapFlag(javaHeap(j.Memory())), "-XX:ReservedCodeCacheSize=64m",
-		"-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
-	)
+	args = programMachine(j)
 	if len(preview) > 0 {
 		args = append(args, "--enable-preview")
 	}
@@ -283,6 +281,17 @@ func inheritTests(sources []javaSource) {
 		s := &sources[i]
 		s.tests = s.tests && !slices.Contains(s.Abstract, s.class())
 	}
+}
+
+// programPath returns the part of the class path that has the program's own files other than its sources.
+func programPath(j *language.Job) []string {
+	class := append(resourceDirs(j), j.Dir) // other files of the program stay in its directory
+	for _, f := range j.Files {
+		if path.Ext(f.Path) == ".jar" {
+			class = append(class, j.Inside(f.Path))
+		}
+	}
+	return class
 }
 
 // resourceDirs returns the directories of files that Maven and Gradle put beside the classes.

@@ -1,11 +1,14 @@
 package java
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/prepared"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
 func TestHeapLeavesRoom(t *testing.T) {
@@ -109,5 +112,38 @@ func TestTestClasses(t *testing.T) {
 		if sources[0].tests != want {
 			t.Errorf("%s: %v", text, !want)
 		}
+	}
+}
+
+// A session needs a JDK with JShell, and keeps the jars of the program's files on the class path.
+func TestSessionPlan(t *testing.T) {
+	plan := func(version string, programs map[string]string) (*language.Job, error) {
+		j := &language.Job{
+			Language: &Language, Dir: sandbox.WorkspaceDir, Plan: &language.Plan{}, Store: &prepared.Store{Root: t.TempDir()},
+			Tool:  &toolchain.Toolchain{Name: "java", Version: version, Path: "/jdk/bin/java", Programs: programs},
+			Files: []language.File{{Path: "lib/a.jar"}, {Path: "A.java"}},
+		}
+		j.Plan.Spec.Limits.Memory = 512 * sandbox.MiB
+		return j, planSession(j)
+	}
+	complete := map[string]string{"jshell": "/jdk/bin/jshell"}
+	for _, c := range []struct {
+		version  string
+		programs map[string]string
+	}{{"11.0.2", complete}, {"17.0.2", nil}, {"", complete}} {
+		if _, err := plan(c.version, c.programs); !errors.Is(err, sandbox.ErrUnsupported) {
+			t.Errorf("JDK %q with %v: %v", c.version, c.programs, err)
+		}
+	}
+	j, err := plan("17.0.2", complete)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := j.Plan.Phases[0].Process.Args
+	if i := slices.Index(args, "-cp"); i < 0 || args[i+1] != "/workspace:/workspace/lib/a.jar" || args[len(args)-1] != args[i+1] {
+		t.Errorf("%q", args)
+	}
+	if p := &j.Plan.Phases[0]; !p.Process.DriverSocket || p.OutOfMemory == nil || !slices.Contains(args, heapFlag(javaHeap(512*sandbox.MiB))) {
+		t.Errorf("%+v", p)
 	}
 }

@@ -26,6 +26,7 @@ import (
 //	                                 driver.jsa  archive of a prestarted compiler
 //	                                 burn        how many identity hash codes a runner has to take (see Runner)
 //	                                 …           what the driver reads
+//	                     session-0a1b…/…         the driver of sessions (session.go)
 type jdkFiles struct {
 	dir     string
 	tool    *toolchain.Toolchain
@@ -33,6 +34,7 @@ type jdkFiles struct {
 	store   *prepared.Store
 	driver  bool         // is prepared as well
 	require sandbox.Tier // the lowest tier that the run accepts
+	cold    []string     // the command of a session's driver without the files, which are then those of sessions; nil: those of programs
 }
 
 const (
@@ -47,7 +49,10 @@ const (
 
 // path returns the directory of the files on the host. The number in its name changes with their content.
 func (w *jdkFiles) path() string {
-	if w.driver {
+	switch {
+	case w.cold != nil:
+		return filepath.Join(w.dir, sessionDir())
+	case w.driver:
 		return filepath.Join(w.dir, "jdk-2-ahead")
 	}
 	return filepath.Join(w.dir, "jdk-2")
@@ -55,10 +60,21 @@ func (w *jdkFiles) path() string {
 
 // title returns the name of the files in failures.
 func (w *jdkFiles) title() string {
-	if w.driver {
+	switch {
+	case w.cold != nil:
+		return "sessions of Java"
+	case w.driver:
 		return "Java machines that wait"
 	}
 	return "the Java compiler's archive"
+}
+
+// announcement is what users read while the files are made.
+func (w *jdkFiles) announcement() string {
+	if w.cold != nil {
+		return "preparing sessions of Java, once"
+	}
+	return "preparing the Java compiler, once"
 }
 
 // prepare makes the files the first time. Without them programs start cold.
@@ -84,7 +100,7 @@ func (w *jdkFiles) prepare(ctx context.Context, p *language.Plan, compiling bool
 		release()
 		w.removeFrom(p)
 		return func() {}, nil
-	case !driver:
+	case !driver && w.cold == nil:
 		p.StartCold()
 	}
 	return release, nil
@@ -93,6 +109,9 @@ func (w *jdkFiles) prepare(ctx context.Context, p *language.Plan, compiling bool
 // removeFrom changes a plan so that it needs none of the files.
 func (w *jdkFiles) removeFrom(p *language.Plan) {
 	p.Spec.Root.Add = slices.DeleteFunc(slices.Clone(p.Spec.Root.Add), func(m sandbox.Mount) bool { return m.Target == javaDir })
+	if w.cold != nil {
+		p.Phases[0].Process.Args = w.cold
+	}
 	for i := range p.Phases {
 		args := &p.Phases[i].Process.Args
 		*args = slices.DeleteFunc(slices.Clone(*args), func(a string) bool { return a == javaArchiveFlag })
@@ -145,7 +164,7 @@ func (w *jdkFiles) fill(ctx context.Context, on prepared.Hook, retry bool) error
 	if l := failedBefore(); l != nil {
 		return l.Err()
 	}
-	err := prepared.Fill(ctx, w.dir, "preparing the Java compiler, once", on, func() error {
+	err := prepared.Fill(ctx, w.dir, w.announcement(), on, func() error {
 		if w.isComplete() {
 			return nil
 		}
@@ -180,7 +199,11 @@ func (w *jdkFiles) make(ctx context.Context) error {
 	}
 	archive, _ := w.findParts()
 	if !archive {
-		if err := w.makeArchive(ctx, home, made); err != nil {
+		makeFirst := w.makeArchive
+		if w.cold != nil {
+			makeFirst = w.makeSession
+		}
+		if err := makeFirst(ctx, home, made); err != nil {
 			return err
 		}
 	}
