@@ -39,7 +39,7 @@ func Missing(src []byte) []string {
 		if i.Name != nil {
 			imported[i.Name.Name] = true
 		} else {
-			imported[packageName(p)] = true
+			imported[PackageName(p)] = true
 		}
 	}
 	unknown := make(map[*ast.Ident]bool, len(file.Unresolved))
@@ -64,8 +64,8 @@ func Missing(src []byte) []string {
 	return found
 }
 
-// packageName is what a package is called by default, as far as its path tells.
-func packageName(p string) string {
+// PackageName is what a package is called by default, as far as its path tells.
+func PackageName(p string) string {
 	base := path.Base(p)
 	if len(base) > 1 && base[0] == 'v' && strings.Trim(base[1:], "0123456789") == "" {
 		base = path.Base(path.Dir(p))
@@ -82,7 +82,7 @@ func standardPackage(name string, symbols []string) string {
 		}
 	}
 	for p := range strings.FieldsSeq(standardPackages) {
-		if packageName(p) == name {
+		if PackageName(p) == name {
 			return p
 		}
 	}

@@ -36,14 +36,14 @@ func TestStandardPackages(t *testing.T) {
 		if st, err := os.Stat(filepath.Join(strings.TrimSpace(string(goroot)), "src", p)); err != nil || !st.IsDir() {
 			t.Errorf("there is no package %s", p)
 		}
-		if name := packageName(p); seen[name] {
+		if name := PackageName(p); seen[name] {
 			t.Errorf("%s is not found by its name: another was first", p)
 		} else {
 			seen[name] = true
 		}
 	}
 	for _, c := range contested {
-		if c.name != packageName(c.path) {
+		if c.name != PackageName(c.path) {
 			t.Errorf("%s is not called %s", c.path, c.name)
 		}
 	}

@@ -122,9 +122,12 @@ func (e *Executor) plan(ctx context.Context, req *Request) (_ *Plan, release fun
 			return nil, nil, err
 		}
 	}
-	lease, missing, err := e.findPackages(j)
-	if err != nil {
-		return nil, nil, err
+	var lease *deps.Lease
+	var missing *installation
+	if j.Layer = req.layer; j.Layer == nil {
+		if lease, missing, err = e.findPackages(j); err != nil {
+			return nil, nil, err
+		}
 	}
 	if lease != nil {
 		j.Layer = &lease.Layer

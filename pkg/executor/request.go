@@ -70,7 +70,8 @@ type Request struct {
 	Resize      <-chan sandbox.TTY
 	Signals     <-chan syscall.Signal // for the program, while it runs
 
-	session bool // of a session: it needs no code
+	session bool            // of a session: it needs no code
+	layer   *language.Layer // that a session's sandbox shows; nil: the packages are looked for
 }
 
 // File is one file of a program.

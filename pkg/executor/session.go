@@ -158,6 +158,8 @@ func (s *Session) Judge(r *sandbox.Result) {
 func (s *Session) Run(ctx context.Context, c *language.Composition, req Request) (*Result, error) {
 	own := *s.x.req
 	own.Code, own.Files, own.Inputs = "", c.Files, nil
+	own.layer = s.x.plan.layer
+	own.NoCache = true // earlier cells may have changed what a compiler reads in this sandbox
 	own.Stdin, own.OnEvent, own.OutputSpace = req.Stdin, req.OnEvent, req.OutputSpace
 	own.Limits = sandbox.Limits{Wall: req.Limits.Wall, CPUTime: req.Limits.CPUTime, Output: req.Limits.Output}.Or(own.Limits)
 	plan, release, err := s.e.plan(ctx, &own)

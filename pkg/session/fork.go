@@ -108,7 +108,7 @@ func (s *Session) forkFiles(ctx context.Context, b *box, fork *Session, replay b
 	for _, p := range s.History() {
 		switch {
 		case c != nil && p.Verdict != sandbox.VerdictCompileError && !replay:
-			if composed, err := c.Compose(p.Code); err == nil && composed.Keep != nil {
+			if composed, err := c.Compose(p.Cell, p.Code); err == nil && composed.Keep != nil {
 				composed.Keep()
 			}
 		case replay:

@@ -19,6 +19,10 @@
 // Snippets are cut at the top level: declarations and variables that functions use are hoisted, the rest becomes main, and line
 // directives keep the user's positions.
 //
+// Sessions (cells.go). Each cell is compiled as one file, with the declarations and imports of the cells before it. Line directives name
+// the cell. go/parser finds the names that a cell does not declare; those that are variables of earlier cells are refused before a
+// compiler runs.
+//
 // Prepared files. A build cache with the packages of the standard library that programs import, compiled with the flags and variables
 // that are used inside. It is read-only for sandboxes: the go command keeps compiled packages to itself then, but takes a package without
 // an index in the cache for missing. A build that fails in that way runs a second command without the index (Phase.Again), and the output

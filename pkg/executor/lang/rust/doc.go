@@ -14,6 +14,10 @@
 // Linker. rustc calls cc, and that calls the lld that comes with Rust from 1.90 on. Half of a small program's cost is the linker's
 // reading of the standard library, and GNU's linkers take longer.
 //
+// Sessions (cells.go). Each cell is compiled with the items of the cells before it. The root of the program includes a file for each cell,
+// which has the cell's name in messages. A splitter (items.go) that knows tokens and brackets separates items from statements; rustc finds
+// the uses of variables of earlier cells.
+//
 // Warm start. rustc is started with a pipe as main.rs and blocks where it reads its source. A child of the kit writes the file into the
 // pipe when the message arrives; the pipe has been removed from the directory by then. Programs with variables of their own, which a
 // compiler may read, or whose first file is in a directory, are compiled cold.

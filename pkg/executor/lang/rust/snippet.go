@@ -111,7 +111,11 @@ func isWord(w string) bool {
 func isLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) }
 
 // tokens splits a source into identifiers, numbers and single characters. It leaves out comments, and a literal is one character.
-type tokens struct{ rest string }
+type tokens struct {
+	rest string
+	left int  // length of the rest where the last token begins
+	open bool // a literal or a comment has no end
+}
 
 func (t *tokens) peek() string {
 	ahead := *t
@@ -123,6 +127,7 @@ func (t *tokens) next() string {
 	for {
 		t.rest = strings.TrimLeftFunc(t.rest, unicode.IsSpace)
 		s := t.rest
+		t.left = len(s)
 		switch {
 		case s == "":
 			return ""
@@ -163,6 +168,11 @@ func (t *tokens) next() string {
 					t.skipString(1)
 				}
 				return `"`
+			} else if word == "r" && marks == 1 && isWord(t.rest[1:]) {
+				t.rest = t.rest[1:]
+				name := t.next()
+				t.left = len(s)
+				return "r#" + name
 			}
 		}
 		return word
@@ -187,6 +197,7 @@ func (t *tokens) skipComment() {
 			break
 		}
 	}
+	t.open = t.open || depth > 0
 	t.rest = t.rest[i:]
 }
 
@@ -201,13 +212,13 @@ func (t *tokens) skipString(from int) {
 			return
 		}
 	}
-	t.rest = ""
+	t.rest, t.open = "", true
 }
 
 // skipRaw moves past a raw string with that many marks.
 func (t *tokens) skipRaw(marks int) {
-	_, after, _ := strings.Cut(t.rest[marks+1:], `"`+strings.Repeat("#", marks))
-	t.rest = after
+	_, after, ok := strings.Cut(t.rest[marks+1:], `"`+strings.Repeat("#", marks))
+	t.rest, t.open = after, t.open || !ok
 }
 
 // quote reads a character, or the mark of a lifetime.
