@@ -10,6 +10,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/conformance"
 	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	_ "github.com/sandbox-run/sandbox-run/pkg/executor/kit" // the test is its own kit
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/kitpath"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
 )
@@ -24,8 +26,12 @@ func newManager(t testing.TB, o Options) *Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kit, err := kitpath.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
 	sandboxes := sandbox.NewManager(b, sandbox.Options{})
-	m := NewManager(executor.New(sandboxes, executor.Options{WarmDir: testenv.WarmDir(t.TempDir())}), o)
+	m := NewManager(executor.New(sandboxes, executor.Options{Kit: kit, WarmDir: testenv.WarmDir(t.TempDir())}), o)
 	t.Cleanup(func() {
 		m.Close()
 		if left := sandboxes.List(); len(left) > 0 {

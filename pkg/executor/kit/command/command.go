@@ -49,6 +49,8 @@ type tool struct {
 func tools() []tool {
 	return []tool{
 		{"typescript", "--entry FILE --out FILE [--tsconfig FILE]", runTypeScript},
+		{"typescript-cells", "", runTypeScriptCells},
+		{"driver", "--socket DESCRIPTOR COMMAND…", runDriver},
 		{"sqlite", "[--db FILE] [--data DIR] [--tables FILE] [FILE.sql…]", runSQLite},
 		{"compiler", "--source FILE -- COMMAND…", runCompiler},
 		{"maven", "--index URL --out DIR --report FILE [--lock FILE | COORDINATE…]", runMaven},

@@ -49,6 +49,23 @@ func runTypeScript(flags *flag.FlagSet, args []string, s Streams) int {
 	return statusOK
 }
 
+// runTypeScriptCells compiles the cells of a session, which asks on standard input. A cell that is nested too deeply ends the process; the
+// session starts another.
+func runTypeScriptCells(flags *flag.FlagSet, args []string, s Streams) int {
+	if flags.Parse(args) != nil {
+		return statusUsage
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return internal(s, err)
+	}
+	debug.SetMaxStack(mostStack)
+	if err := typescript.ServeCells(dir, s.In, s.Out); err != nil {
+		return internal(s, err)
+	}
+	return statusOK
+}
+
 // mostStack ends a disposable process before the sandbox's memory limit does, which has a less precise message.
 const mostStack = 128 << 20
 

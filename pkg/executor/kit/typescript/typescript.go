@@ -7,7 +7,9 @@
 // Place in the flow. `sandbox-kit typescript` calls Build in the compile phase, inside the sandbox; the run phase is `node
 // --enable-source-maps` on the result.
 //
-// Lifecycle. One Build per process in practice; only the written files stay.
+// Cells of a session (cells.go) are not bundled: a process that stays removes the types of each, and keeps what only later cells use.
+//
+// Lifecycle. One Build per process in practice, except in a session; only the written files stay.
 //
 // Concurrency. Build may be called from several goroutines. esbuild reads files on goroutines of its own, so what the callbacks collect
 // is behind a lock.

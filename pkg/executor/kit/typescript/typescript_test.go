@@ -2,6 +2,7 @@ package typescript
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"os"
@@ -162,5 +163,50 @@ func TestLarge(t *testing.T) {
 	o.Disposable = true
 	if _, err := Build(o); err != nil {
 		t.Errorf("a large file in a process that may be lost: %v", err)
+	}
+}
+
+// TestCells asks for cells as a session does: what a cell declares and imports stays, and an error is an answer.
+func TestCells(t *testing.T) {
+	var in, out bytes.Buffer
+	for _, q := range []Question{
+		{Name: "<cell 1>", Code: "import { join, type Stats } from 'path'\nenum E { A }\nconst unused: number = await 1"},
+		{Name: "<cell 2>", Code: "{ a: 1 as number }"},
+		{Name: "<cell 3>", Code: "\nlet x: = 1"},
+		{Name: "<cell 4>", Code: "`open\n"},
+		{Name: "<cell 5>", Code: "'open\n"},
+		{File: "missing.ts", Out: "missing.mjs"},
+	} {
+		if err := json.NewEncoder(&in).Encode(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ServeCells(t.TempDir(), &in, &out); err != nil {
+		t.Fatal(err)
+	}
+	var answers []Answer
+	for d := json.NewDecoder(&out); d.More(); {
+		var a Answer
+		if err := d.Decode(&a); err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, a)
+	}
+	if len(answers) != 6 {
+		t.Fatalf("%+v", answers)
+	}
+	for _, part := range []string{`import { join } from "path"`, "var E = ", "const unused = await 1"} {
+		if !strings.Contains(answers[0].Code, part) || len(answers[0].Map) == 0 || answers[0].Text != "" {
+			t.Errorf("no %q in %+v", part, answers[0])
+		}
+	}
+	if answers[1].Code != "({ a: 1 });\n" {
+		t.Errorf("%+v", answers[1])
+	}
+	if a := answers[2]; a.Line != 2 || a.Incomplete || a.Message == "" || !strings.Contains(a.Text, "<cell 3>:2:7") {
+		t.Errorf("%+v", a)
+	}
+	if !answers[3].Incomplete || answers[4].Incomplete || answers[4].Text == "" || answers[5].Text == "" {
+		t.Errorf("%+v", answers[3:])
 	}
 }

@@ -15,6 +15,8 @@
 // it again; it does nothing there. Variables that Node or the C library read at their start (NODE_* except NODE_ENV, TZ, LANG, LC_*,
 // LD_*) mean a cold start. Node's compile cache is not used: programs of different owners would share it.
 //
+// Sessions (session.go). Package session has the driver. The kit starts it, which has to be installed.
+//
 // Packages (packages.go). npm installs them without their scripts; a layer is shown as /node_modules, where Node looks last from every
 // directory, so that the project's own packages come first. npm: imports (imports.go) are found in the sources, and rewritten to plain
 // names in the files of the sandbox once a layer is there. Commands of the layer are on PATH for the start script. Not installed:

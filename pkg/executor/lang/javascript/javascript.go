@@ -26,7 +26,7 @@ var Language = language.Language{
 		"src/index.js", "src/index.mjs", "src/index.cjs", "src/main.js", "src/main.mjs", "src/main.cjs",
 	},
 	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry, Options: []string{"test"},
-	Packages: Packages, Plan: plan,
+	Packages: Packages, Plan: plan, Session: PlanSession,
 }
 
 func findEntry(files []language.File, asked string) string {

@@ -1,6 +1,7 @@
 // Package typescript is the language TypeScript: the kit removes the types, and Node runs the rest.
 //
 // Place in the flow. One value of language.Language in the executor's table, over package javascript. Package kit/typescript compiles.
+// Sessions are those of package javascript, whose driver asks the kit to remove the types of each cell.
 //
 // Lifecycle, concurrency. As package language says: static data, and pure plans.
 //

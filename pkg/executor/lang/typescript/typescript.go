@@ -22,7 +22,7 @@ var Language = language.Language{
 	Indexes:   []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
 	Toolchain: &javascript.Node, Image: "sandbox-run/typescript", FindEntry: findEntry,
 	Working:  64 * sandbox.MiB, // 10 MiB were measured for a small program
-	Packages: javascript.Packages, Plan: plan,
+	Packages: javascript.Packages, Plan: plan, Session: javascript.PlanSession,
 }
 
 func findEntry(files []language.File, asked string) string {
