@@ -359,7 +359,7 @@ func (c *Invocation) presentResult(s *runEnvironment, o *runOptions, result *exe
 		result.Code = codeOurs
 	}
 	return c.concludeRun(s, &o.boxOptions, &result.Result, result, show, &outcome{
-		noun: "program", headed: show.headed, phases: result.Phases, machine: m, whole: !o.noStream,
+		noun: "program", diagnosis: result.Diagnosis, headed: show.headed, phases: result.Phases, machine: m, whole: !o.noStream,
 		wrote: copied.written, lost: copied.lost,
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/diagnose"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
@@ -17,15 +18,16 @@ import (
 
 // outcome has the parts of a summary that are not in the sandbox's result.
 type outcome struct {
-	noun    string // "command" or "program"
-	cause   error  // why the run was cancelled; nil if it was not
-	phases  []executor.PhaseResult
-	machine sandbox.Machine
-	headed  bool     // the header has shown the tier
-	asked   bool     // by --summary
-	whole   bool     // the output was printed while the program ran
-	wrote   []string // files that were copied out
-	lost    []string // files that were not copied out, with the reason
+	noun      string // "command" or "program"
+	cause     error  // why the run was cancelled; nil if it was not
+	phases    []executor.PhaseResult
+	machine   sandbox.Machine
+	headed    bool                // the header has shown the tier
+	asked     bool                // by --summary
+	whole     bool                // the output was printed while the program ran
+	wrote     []string            // files that were copied out
+	diagnosis *diagnose.Diagnosis // nil: none
+	lost      []string            // files that were not copied out, with the reason
 }
 
 // cleanupNote is the beginning of the note about leftovers.
@@ -52,8 +54,11 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 	if why := s.whyEnded(r); why != "" {
 		line("why", why)
 	}
+	if e := s.explain(r); e != nil {
+		c.printExplanation(e, line, paint)
+	}
 	for _, v := range r.Violations {
-		if v.Kind == sandbox.ViolationSyscall || repeatsVerdict(v, r.Verdict) {
+		if v.Kind == sandbox.ViolationSyscall || repeatsVerdict(v, r.Verdict) || s.isExplained(v) {
 			continue // describeRefused lists system calls, and whyEnded explains the verdict
 		}
 		line(v.Kind, s.describeViolation(v))
@@ -141,12 +146,17 @@ func (c *Invocation) printWarnings(r *sandbox.Result, s *outcome) {
 	for _, v := range r.Violations {
 		told := v.Kind == sandbox.ViolationOutput && !s.whole || v.Kind == sandbox.ViolationPids ||
 			v.Kind == sandbox.ViolationNetwork && r.Verdict != sandbox.VerdictOK // else the program did without
-		if told && !repeatsVerdict(v, r.Verdict) {
+		if told && !repeatsVerdict(v, r.Verdict) && !s.isExplained(v) {
 			c.PrintMessage(v.Kind + ": " + s.describeViolation(v))
 		}
 	}
 	for _, f := range s.lost {
 		c.PrintMessage("not taken: " + f)
+	}
+	if e := s.explain(r); e != nil {
+		if hint := e.hint(); hint != "" {
+			c.PrintMessage(hintNote + hint)
+		}
 	}
 	if why := s.whyEnded(r); why != "" {
 		c.PrintMessage(string(r.Verdict) + ": " + why)

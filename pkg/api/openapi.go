@@ -203,6 +203,7 @@ type resultSchema struct {
 	Files    []executor.OutputFile  `json:"files"`
 	Tables   []executor.Table       `json:"tables,omitempty"`
 	Deps     *executor.Deps         `json:"deps,omitempty"`
+	Error    *executor.Failure      `json:"error,omitempty" doc:"Of a program that failed: why, if that can be said."`
 }
 
 // eventSchema is executor.Event as JSON, together with the other lines of a stream.

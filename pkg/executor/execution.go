@@ -111,7 +111,7 @@ func (x *execution) do(ctx context.Context) (_ *Result, err error) {
 		}
 	}
 	x.note(x.plan.Notes...)
-	x.hintPackages()
+	x.diagnose()
 	if err := x.takeOutputs(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
@@ -411,14 +411,13 @@ func (x *execution) takeOutputs(ctx context.Context) error {
 	if len(x.plan.Outputs.Patterns) == 0 {
 		return nil
 	}
-	relative := func(p string) string { return strings.TrimPrefix(p, sandbox.WorkspaceDir+"/") }
 	left, err := x.e.manager.Take(ctx, x.id, x.plan.Outputs, func(f sandbox.File, _ sandbox.Size, r io.Reader) error {
 		data, err := io.ReadAll(r)
-		x.out.Files = append(x.out.Files, OutputFile{Path: relative(f.Path), Mode: uint32(f.Mode.Perm()), Data: data})
+		x.out.Files = append(x.out.Files, OutputFile{Path: relativePath(f.Path), Mode: uint32(f.Mode.Perm()), Data: data})
 		return err
 	})
 	for _, u := range left {
-		x.out.Files = append(x.out.Files, OutputFile{Path: relative(u.Path), Reason: u.Reason})
+		x.out.Files = append(x.out.Files, OutputFile{Path: relativePath(u.Path), Reason: u.Reason})
 	}
 	return err
 }

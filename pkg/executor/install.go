@@ -432,6 +432,9 @@ func (x *execution) hintPackages() {
 		return
 	}
 	if names := x.plan.declared(); len(names) > 0 {
+		if x.out.Diagnosis != nil {
+			x.out.Diagnosis.Suggestions = []string{"--install, which installs the packages that the program declares"}
+		}
 		x.note(language.HintNote + "the program declares packages (" + language.Listed(names) + "), and none were installed; to install them: --install")
 	}
 }

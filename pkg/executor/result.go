@@ -3,6 +3,7 @@ package executor
 import (
 	"encoding/json"
 
+	"github.com/sandbox-run/sandbox-run/pkg/diagnose"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -16,6 +17,8 @@ type Result struct {
 	Files    []OutputFile
 	Tables   []Table // results of SQL queries
 	Deps     *Deps   // installed packages; nil: none
+	// Diagnosis explains a failure; nil: there is nothing to say. It is derived from the program's own output.
+	Diagnosis *diagnose.Diagnosis
 	// Evidence is set with an audit log or with Request.Evidence. It is not part of the JSON.
 	Evidence *Evidence
 }
@@ -85,6 +88,26 @@ type Document struct {
 	Files    []OutputFile  `json:"files"`
 	Tables   []Table       `json:"tables,omitempty"`
 	Deps     *Deps         `json:"deps,omitempty"`
+	Error    *Failure      `json:"error,omitempty"`
+}
+
+// Failure is the error of a program that failed, as JSON. Results without a run have the same members, but no diagnosis.
+type Failure struct {
+	sandbox.ErrorInfo
+	Diagnosis *diagnose.Diagnosis `json:"diagnosis,omitempty" doc:"Derived from the program's own output, which it can forge."`
+}
+
+// failure is the diagnosis with the members that all errors have; the code is the verdict.
+func (r *Result) failure() *Failure {
+	d := r.Diagnosis
+	if d == nil {
+		return nil
+	}
+	f := &Failure{ErrorInfo: sandbox.ErrorInfo{Code: string(r.Verdict), Message: d.Message}, Diagnosis: d}
+	if len(d.Suggestions) > 0 {
+		f.Hint = d.Suggestions[0]
+	}
+	return f
 }
 
 // ToDocument converts the result.
@@ -95,5 +118,5 @@ func (r *Result) extend(d sandbox.Document) Document {
 	if files == nil {
 		files = []OutputFile{}
 	}
-	return Document{d, r.Language, r.Version, r.Phases, files, r.Tables, r.Deps}
+	return Document{d, r.Language, r.Version, r.Phases, files, r.Tables, r.Deps, r.failure()}
 }

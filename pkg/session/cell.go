@@ -184,6 +184,9 @@ func (c *cell) drive(ctx context.Context) (*Result, error) {
 		result.State, result.Cause = StateEnded, causeOf(r, c.id)
 		c.s.setCause(result.Cause)
 	}
+	if result.Verdict != sandbox.VerdictOK {
+		c.diagnose(&result.Result)
+	}
 	return result, nil
 }
 

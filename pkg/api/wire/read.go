@@ -41,6 +41,7 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 		Files    []outputFile           `json:"files"`
 		Tables   []executor.Table       `json:"tables"`
 		Deps     *executor.Deps         `json:"deps"`
+		Error    *executor.Failure      `json:"error"`
 	}
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return nil, err
@@ -63,6 +64,9 @@ func DecodeResult(b []byte) (*executor.Result, error) {
 			Limits: doc.Limits, Isolation: doc.Isolation, Image: doc.Image, Violations: doc.Violations, Needed: doc.Needed,
 			Notes: doc.Notes,
 		},
+	}
+	if doc.Error != nil {
+		r.Diagnosis = doc.Error.Diagnosis
 	}
 	if (own != nil || doc.Signal != "") && doc.ExitCode != r.ExitCode() {
 		r.Code = doc.ExitCode

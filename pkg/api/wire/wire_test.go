@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/sandbox-run/sandbox-run/pkg/diagnose"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
@@ -198,6 +199,10 @@ func result() *executor.Result {
 		Violations: []sandbox.Violation{{Kind: "syscall", Name: "mount", Detail: "d", Count: 2}}, Notes: []string{"n"},
 	}
 	r.Metrics = monitor.Metrics{WallTime: 15e8, MemoryPeak: 7}
+	r.Diagnosis = &diagnose.Diagnosis{
+		Kind: diagnose.KindKey, Message: "KeyError: 'x'", Frames: []diagnose.Frame{{Function: "f", File: "main.py", Line: 2, User: true}},
+		Location: &diagnose.Location{File: "main.py", Line: 2}, Excerpt: "> 2 | x", Cause: "there is no key", Suggestions: []string{"try another"},
+	}
 	r.Files = []executor.OutputFile{{Path: "a", Mode: 0o644, Data: []byte{0xfe}}, {Path: "b", Reason: "too large"}}
 	return r
 }
