@@ -89,7 +89,7 @@ func (e *Executor) OpenSession(ctx context.Context, req Request) (_ *Session, er
 	}
 	files := s.x.plan.Files
 	if s.composer != nil {
-		files = files[s.x.plan.program:] // the sample is nobody's
+		files = files[s.x.plan.program:] // the sample only decides what a program needs
 	}
 	return s, e.manager.Put(ctx, s.x.id, files)
 }
@@ -103,7 +103,7 @@ func (s *Session) Version() string { return s.x.plan.Version }
 // Deps describes the packages; nil: none.
 func (s *Session) Deps() *Deps { return s.x.out.Deps }
 
-// Notes are facts about the session that are nobody's fault, such as lowered limits.
+// Notes are facts about the session that are no errors, such as lowered limits.
 func (s *Session) Notes() []string { return append(s.x.plan.Notes, s.x.out.Notes...) }
 
 // Limits are the limits of the session's cells.

@@ -243,7 +243,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// open makes a session that belongs to nobody yet.
+// open makes a session without an owner.
 func (m *Manager) open(ctx context.Context, req *Request) (*Session, error) {
 	own := req.Request
 	own.Stdin, own.OnEvent, own.OnPlan, own.OnReady = nil, nil, nil, nil

@@ -132,7 +132,7 @@ func (st *stock) fill(key string, req *Request) {
 	})
 }
 
-// drop ends a session that nobody has asked for.
+// drop ends a session for which no request has come.
 func (st *stock) drop(d *demand, s *Session) {
 	st.mu.Lock()
 	mine := d.ready == s
