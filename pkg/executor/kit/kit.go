@@ -2,7 +2,7 @@
 // therefore run inside the sandbox, with its isolation and limits.
 //
 // What. A program that imports this package is `sandbox-kit` when its argv[0] has that name; its main needs no code for it. The tools are
-// in the packages below: typescript, sqlite, postgres, maven; command is their command line.
+// in the packages below: typescript, sqlite, postgres, maven; session is what drivers of sessions share; command is their command line.
 //
 // Place in the flow. The executor shows the kit's executable (kitpath.Find) inside the sandbox, read-only, and runs it as a phase like
 // any other program. cmd/sandbox-kit is nothing but the kit. cmd/sandbox-run links it unless it is built with the tag thin, so that `go

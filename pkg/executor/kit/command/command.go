@@ -52,10 +52,12 @@ func tools() []tool {
 		{"typescript-cells", "", runTypeScriptCells},
 		{"driver", "--socket DESCRIPTOR COMMAND…", runDriver},
 		{"sqlite", "[--db FILE] [--data DIR] [--tables FILE] [FILE.sql…]", runSQLite},
+		{"sqlite-session", "[--db FILE] [--data DIR], with the session's socket as standard input", runSQLiteSession},
 		{"compiler", "--source FILE -- COMMAND…", runCompiler},
 		{"maven", "--index URL --out DIR --report FILE [--lock FILE | COORDINATE…]", runMaven},
 		{"pack", "--dir DIR --out FILE", runPack},
 		{"postgres", "--bin DIR --template DIR [--tables FILE] [--wait | FILE.sql…]", runPostgres},
+		{"postgres-session", "--bin DIR --template DIR, with the session's socket as standard input", runPostgresSession},
 		{"postgres-template", "--bin DIR --out DIR", runPostgresTemplate},
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/postgres"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/session"
+	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
 )
 
 func runPostgres(flags *flag.FlagSet, args []string, s Streams) int {
@@ -44,6 +46,35 @@ func runPostgres(flags *flag.FlagSet, args []string, s Streams) int {
 	case errors.Is(err, postgres.ErrFailed):
 		return statusFailed
 	case err != nil:
+		return internal(s, err)
+	}
+	return statusOK
+}
+
+// runPostgresSession serves a session.
+func runPostgresSession(flags *flag.FlagSet, args []string, s Streams) int {
+	o := postgres.Options{Out: s.Out, Err: s.Err}
+	flags.StringVar(&o.Bin, "bin", "", "")
+	flags.StringVar(&o.Template, "template", "", "")
+	if flags.Parse(args) != nil {
+		return statusUsage
+	}
+	if o.Bin == "" || o.Template == "" || flags.NArg() > 0 {
+		flags.Usage()
+		return statusUsage
+	}
+	conn, err := session.Connect()
+	if err != nil {
+		return internal(s, err)
+	}
+	interpreter, err := postgres.OpenSession(o)
+	if err != nil {
+		return internal(s, err)
+	}
+	defer interpreter.Close()
+	version := interpreter.Version()
+	ready := protocol.Ready{Language: "postgres", Version: version, Banner: "PostgreSQL " + version}
+	if err := session.Serve(conn, ready, interpreter); err != nil {
 		return internal(s, err)
 	}
 	return statusOK

@@ -5,7 +5,9 @@ import (
 	"flag"
 	"fmt"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/session"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/sqlite"
+	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
 )
 
 func runSQLite(flags *flag.FlagSet, args []string, s Streams) int {
@@ -30,6 +32,35 @@ func runSQLite(flags *flag.FlagSet, args []string, s Streams) int {
 		}
 		return statusFailed
 	case err != nil:
+		return internal(s, err)
+	}
+	return statusOK
+}
+
+// runSQLiteSession serves a session.
+func runSQLiteSession(flags *flag.FlagSet, args []string, s Streams) int {
+	o := sqlite.Options{Out: s.Out}
+	flags.StringVar(&o.Database, "db", "", "")
+	flags.StringVar(&o.Data, "data", ".", "")
+	if flags.Parse(args) != nil {
+		return statusUsage
+	}
+	if flags.NArg() > 0 {
+		flags.Usage()
+		return statusUsage
+	}
+	conn, err := session.Connect()
+	if err != nil {
+		return internal(s, err)
+	}
+	interpreter, err := sqlite.OpenSession(o, s.Err)
+	if err != nil {
+		fmt.Fprintln(s.Err, err)
+		return statusFailed
+	}
+	defer interpreter.Close()
+	if err := session.Serve(conn, protocol.Ready{Language: "sql", Version: sqlite.Version(), Banner: "SQLite " + sqlite.Version()},
+		interpreter); err != nil {
 		return internal(s, err)
 	}
 	return statusOK

@@ -1,9 +1,10 @@
 // Package postgres runs SQL scripts on a PostgreSQL server that is started for them.
 //
-// What. Make prepares a cluster once; Run copies it, starts a server on the copy, lets psql execute the scripts and stops the server.
+// What. Make prepares a cluster once; Run copies it, starts a server on the copy, lets psql execute the scripts and stops the server. A
+// [Session] does the same for cells, with one psql that stays.
 //
 // Place in the flow. `sandbox-kit postgres` calls Run inside the sandbox, with the cluster mounted read-only; `sandbox-kit
-// postgres-template` calls Make, and the executor keeps the result.
+// postgres-template` calls Make, and the executor keeps the result; `sandbox-kit postgres-session` serves a Session.
 //
 // Lifecycle. One server per Run, stopped when Run returns; in a waiting process it runs before the scripts arrive. The copy stays in the
 // scratch, which is removed with the sandbox.
@@ -12,7 +13,8 @@
 //
 // Limits. Linux, in a sandbox whose memory the kernel limits: others refuse the shared memory it needs. The server refuses to run as
 // root. Nothing it writes survives a crash (fsync is off), and there is neither autovacuum nor replication. Scripts run as a superuser,
-// in the database sandbox; the only other one is template1.
+// in the database sandbox; the only other one is template1. Cells can do all that scripts can, commands of psql included. A cell
+// that ends the server or psql ends its session.
 //
 // Results. psql prints them. Between psql and the server, a recorder reads the messages and collects the results as data.
 //

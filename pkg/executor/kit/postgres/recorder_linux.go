@@ -65,8 +65,9 @@ func (r *recorder) connect(client net.Conn, address string) {
 	both.Wait()
 }
 
-// pass copies messages to their end, and shows each to see before. The first message of a client has no type.
-func pass(to io.Writer, from io.Reader, isTyped bool, see func(kind byte, body []byte, isWhole bool)) error {
+// pass copies messages to their end, and shows each to see before, which returns false for a message that is not passed on. The first
+// message of a client has no type.
+func pass(to io.Writer, from io.Reader, isTyped bool, see func(kind byte, body []byte, isWhole bool) bool) error {
 	in, out := bufio.NewReaderSize(from, 64<<10), bufio.NewWriterSize(to, 64<<10)
 	defer out.Flush()
 	for {
@@ -92,7 +93,7 @@ func pass(to io.Writer, from io.Reader, isTyped bool, see func(kind byte, body [
 			return errors.New("malformed message")
 		}
 		if length > maxMessage {
-			see(kind, nil, false)
+			_ = see(kind, nil, false) // passed on in any case
 			if _, err := out.Write(head); err != nil {
 				return err
 			}
@@ -105,7 +106,9 @@ func pass(to io.Writer, from io.Reader, isTyped bool, see func(kind byte, body [
 		if _, err := io.ReadFull(in, body); err != nil {
 			return err
 		}
-		see(kind, body, true)
+		if !see(kind, body, true) {
+			continue
+		}
 		if _, err := out.Write(append(head, body...)); err != nil {
 			return err
 		}
@@ -113,19 +116,20 @@ func pass(to io.Writer, from io.Reader, isTyped bool, see func(kind byte, body [
 }
 
 // request reads a message of psql.
-func (r *recorder) request(kind byte, body []byte, _ bool) {
+func (r *recorder) request(kind byte, body []byte, _ bool) bool {
 	if kind != 'Q' && kind != 'P' {
-		return
+		return true
 	}
 	query := strings.TrimSpace(strings.TrimRight(string(body), "\x00"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The queries of \d and the like name every function with its schema.
 	r.isOwn = kind == 'Q' && strings.Contains(query, "pg_catalog.") && !strings.Contains(r.scripts, query)
+	return true
 }
 
 // answer reads a message of the server. It ignores a malformed one, of which psql complains.
-func (r *recorder) answer(kind byte, body []byte, isWhole bool) {
+func (r *recorder) answer(kind byte, body []byte, isWhole bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -142,6 +146,7 @@ func (r *recorder) answer(kind byte, body []byte, isWhole bool) {
 	case kind == 'E' || kind == 'Z':
 		r.current = nil
 	}
+	return true
 }
 
 func (r *recorder) start(body []byte) {

@@ -21,11 +21,12 @@ func TestPass(t *testing.T) {
 		var out bytes.Buffer
 		from := strings.NewReader(text)
 		kinds = nil
-		see := func(kind byte, body []byte, isWhole bool) {
+		see := func(kind byte, body []byte, isWhole bool) bool {
 			kinds = append(kinds, kind)
 			if isWhole != (kind != 'd') || len(body) > maxMessage {
 				t.Errorf("%q has %d bytes, whole: %v", kind, len(body), isWhole)
 			}
+			return true
 		}
 		if isSlow {
 			_ = pass(&out, iotest.HalfReader(from), false, see)
@@ -44,7 +45,7 @@ func FuzzRecorder(f *testing.F) {
 		send('D', "\x00\x01\x00\x00\x00\x011") + send('D', "\x00\x01\xff\xff\xff\xff") + send('D', "\x00\x02\x00") + send('C', "SELECT 1\x00")))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &recorder{}
-		for _, see := range []func(byte, []byte, bool){r.request, r.answer} {
+		for _, see := range []func(byte, []byte, bool) bool{r.request, r.answer} {
 			var out bytes.Buffer
 			if _ = pass(&out, bytes.NewReader(data), true, see); !bytes.HasPrefix(data, out.Bytes()) {
 				t.Error("other bytes were passed on")

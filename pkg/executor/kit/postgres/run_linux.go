@@ -34,21 +34,7 @@ const startTime = time.Minute
 // Run executes the scripts and returns nil, ErrFailed, ErrSyntax, or the error that kept it from executing them. It blocks
 // until the server has stopped.
 func Run(o Options) error {
-	if _, err := os.Stat(filepath.Join(o.Template, mark)); err != nil {
-		return fmt.Errorf("template cluster: %w", err)
-	}
-	dir, err := os.MkdirTemp("", "postgres-")
-	if err != nil {
-		return err
-	}
-	cluster := filepath.Join(dir, "data")
-	if err := os.CopyFS(cluster, os.DirFS(o.Template)); err != nil {
-		return fmt.Errorf("copy template cluster: %w", err)
-	}
-	if err := os.Chmod(cluster, 0o700); err != nil { // the server requires this mode
-		return err
-	}
-	server, err := start(o.Bin, cluster, dir)
+	server, dir, err := startCopy(o)
 	if err != nil {
 		return err
 	}
@@ -79,6 +65,25 @@ func Run(o Options) error {
 	return ErrFailed
 }
 
+// startCopy starts a server on a copy of the template, and returns the directory of its socket.
+func startCopy(o Options) (_ *server, dir string, err error) {
+	if _, err := os.Stat(filepath.Join(o.Template, mark)); err != nil {
+		return nil, "", fmt.Errorf("template cluster: %w", err)
+	}
+	if dir, err = os.MkdirTemp("", "postgres-"); err != nil {
+		return nil, "", err
+	}
+	cluster := filepath.Join(dir, "data")
+	if err := os.CopyFS(cluster, os.DirFS(o.Template)); err != nil {
+		return nil, "", fmt.Errorf("copy template cluster: %w", err)
+	}
+	if err := os.Chmod(cluster, 0o700); err != nil { // the server requires this mode
+		return nil, "", err
+	}
+	s, err := start(o.Bin, cluster, dir)
+	return s, dir, err
+}
+
 // socketName is the name of a server's socket in its directory, for the default port.
 const socketName = ".s.PGSQL.5432"
 
@@ -103,12 +108,18 @@ func (r *recorder) run(o Options, dir string) (int, error) {
 	return status, err
 }
 
-// psql executes the scripts in one session and returns its exit status.
-func psql(o Options, socket string) (int, error) {
-	args := []string{"--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--pset", "pager=off", "--host", socket, "--username", User, "--dbname", User}
-	cmd := exec.Command(filepath.Join(o.Bin, "psql"), append(args, o.scripts()...)...)
+// psqlCommand returns the command of psql, for the server with a socket in a directory.
+func psqlCommand(o Options, socket string, args ...string) *exec.Cmd {
+	all := []string{"--no-psqlrc", "--pset", "pager=off", "--host", socket, "--username", User, "--dbname", User}
+	cmd := exec.Command(filepath.Join(o.Bin, "psql"), append(all, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.In, o.Out, o.Err
 	cmd.Env = append(os.Environ(), "PGCLIENTENCODING=UTF8", "LC_MESSAGES=C")
+	return cmd
+}
+
+// psql executes the scripts in one session and returns its exit status.
+func psql(o Options, socket string) (int, error) {
+	cmd := psqlCommand(o, socket, append([]string{"--set", "ON_ERROR_STOP=1"}, o.scripts()...)...)
 	err := cmd.Run()
 	if cmd.ProcessState == nil {
 		return 0, fmt.Errorf("psql: %w", err)

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+	"sync/atomic"
 	"syscall"
+
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/kit/tables"
 )
@@ -19,6 +22,8 @@ type runner struct {
 	quit   bool // .quit was executed
 	plain  bool // results are lists: .mode list was executed
 	ran    bool // a statement was executed
+
+	interrupted *atomic.Bool // nil if nothing interrupts
 }
 
 func (r *runner) run(s *script) error {
@@ -31,6 +36,9 @@ func (r *runner) run(s *script) error {
 		s.skip()
 		if s.at == len(s.text) {
 			return nil
+		}
+		if r.interrupted != nil && r.interrupted.Load() {
+			return r.failed(s, &failure{code: sqlite3.SQLITE_INTERRUPT, text: "interrupted", offset: -1})
 		}
 		if s.text[s.at] == '.' {
 			if err := r.shellCommand(s); err != nil || r.quit {
@@ -93,7 +101,7 @@ func (r *runner) failed(s *script, err error) error {
 		at, exact = s.at+f.offset, true
 	}
 	e := s.fail(at, f.text, exact)
-	e.Syntax, e.NoDisk = f.syntax() && !r.ran, f.noDisk
+	e.Syntax, e.NoDisk, e.Interrupted = f.syntax() && !r.ran, f.noDisk, f.code == sqlite3.SQLITE_INTERRUPT
 	return e
 }
 

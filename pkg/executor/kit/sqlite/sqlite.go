@@ -3,12 +3,14 @@
 // What. Run executes the statements of one or more scripts in order. A result is printed as an aligned table and may be collected as JSON
 // as well. Files *.csv and *.tsv of a directory are tables: one is imported when a statement first needs it.
 //
-// Place in the flow. `sandbox-kit sqlite` calls Run inside the sandbox; sql.go of the executor plans it.
+// Place in the flow. `sandbox-kit sqlite` calls Run inside the sandbox; sql.go of the executor plans it. `sandbox-kit sqlite-session`
+// serves a [Session], which executes one script after the other on one connection.
 //
 // Lifecycle. One Run per process in practice. A database without a name is a temporary one, which is stored in an unnamed file in $TMPDIR
 // once it has outgrown its cache.
 //
-// Concurrency. A Run uses one goroutine. Several may run at a time, each with its own database.
+// Concurrency. A Run uses one goroutine; only Interrupt of a Session may be called from another one. Several may run at a time, each with
+// its own database.
 //
 // Limits. SQLite's own parser splits the statements. Statements that return no columns print nothing, as in the sqlite3 shell. NULL is
 // shown as nothing, a BLOB as \x and hexadecimal digits, control characters escaped. Columns are as wide as the first thousand rows (or
@@ -49,7 +51,9 @@ type ScriptError struct {
 	Text    string // the line, shortened if it is very long
 	Column  int    // from 0, in Text; -1 if the whole line is the reason
 	Syntax  bool   // the text is no SQL, and no statement before it was executed
-	NoDisk  bool   // the disk was full. SQLite has taken the statement back, so that it may have room again
+	// Interrupted says that Session.Interrupt has ended the statement. SQLite has taken it back, and perhaps its transaction.
+	Interrupted bool
+	NoDisk      bool // the disk was full. SQLite has taken the statement back, so that it may have room again
 }
 
 func (e *ScriptError) Error() string {
@@ -79,18 +83,12 @@ func Run(o Options) (err error) {
 			}
 		}()
 	}
-	db, err := open(o.Database)
+	db, err := connect(o.Database)
 	if err != nil {
-		return &ScriptError{File: o.Database, Message: err.Error()}
+		return err
 	}
 	defer db.close()
-	// The database is not read after a crash.
-	if err := db.execute("PRAGMA synchronous=OFF"); err != nil {
-		return &ScriptError{File: o.Database, Message: err.Error()}
-	}
-	r := &runner{
-		db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: newData(o.Data, o.Database != "" && o.Database != ":memory:"), tables: results,
-	}
+	r := &runner{db: db, out: bufio.NewWriterSize(o.Out, 64<<10), data: dataOf(&o), tables: results}
 	defer func() {
 		if e := r.out.Flush(); e != nil && err == nil {
 			err = e
@@ -107,6 +105,22 @@ func Run(o Options) (err error) {
 	return nil
 }
 
+// connect opens a database. The error is a *ScriptError.
+func connect(name string) (*database, error) {
+	db, err := open(name)
+	if err != nil {
+		return nil, &ScriptError{File: name, Message: err.Error()}
+	}
+	// The database is not read after a crash.
+	if err := db.execute("PRAGMA synchronous=OFF"); err != nil {
+		db.close()
+		return nil, &ScriptError{File: name, Message: err.Error()}
+	}
+	return db, nil
+}
+
+func dataOf(o *Options) *data { return newData(o.Data, o.Database != "" && o.Database != ":memory:") }
+
 func (r *runner) readFile(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -121,7 +135,11 @@ func (r *runner) read(name string, from io.Reader) error {
 	if _, err := io.Copy(&text, from); err != nil {
 		return &ScriptError{File: name, Message: reason(err)}
 	}
-	s := &script{name: name, text: strings.TrimPrefix(text.String(), "\ufeff"), line: 1}
+	return r.runText(name, text.String())
+}
+
+func (r *runner) runText(name, text string) error {
+	s := &script{name: name, text: strings.TrimPrefix(text, "\ufeff"), line: 1}
 	if i := strings.IndexByte(s.text, 0); i >= 0 {
 		e := s.fail(i, "the file is not text: it holds a zero byte (SQL is read as UTF-8)", true)
 		e.Syntax = true

@@ -25,7 +25,7 @@ var Language = language.Language{
 	Sample:    "SELECT 1;\n",
 	Toolchain: &description, Options: []string{"setup"},
 	Tier: sandbox.TierContainer, // others refuse shared memory
-	Plan: plan,
+	Plan: plan, Session: planSession,
 }
 
 // plan runs scripts on a server of their own, on a copy of a prepared cluster.
@@ -38,17 +38,11 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
-	if j.WarmDir == "" {
-		return sandbox.Errorf(sandbox.ErrUnsupported, "postgres", "set XDG_CACHE_HOME", "there is no cache directory in which to keep a cluster")
+	server, err := showCluster(j)
+	if err != nil {
+		return err
 	}
-	if j.OnForeignRoot() {
-		return sandbox.Errorf(sandbox.ErrUnsupported, "postgres", "--backend native, or --lang sql",
-			"its cluster is prepared on this machine, and this backend shows nothing of it")
-	}
-	w := &cluster{manager: j.Manager, kit: j.Kit, tool: j.Tool, image: j.Image, dir: prepared.ToolchainDir(j.WarmDir, j.Tool)}
-	j.Mount(w.path(), clusterInside)
-	j.Plan.Prepare = w.prepare
-	server := []string{"--bin", j.Tool.Home, "--template", clusterInside, "--tables", sql.TablesFile}
+	server = append(server, "--tables", sql.TablesFile)
 	j.Plan.Tables = sql.TablesFile
 	run := j.AddRun(slices.Concat([]string{kit, "postgres"}, server, []string{"--"}, scripts)...)
 	run.SyntaxExit = sql.SyntaxExit
@@ -57,6 +51,39 @@ func plan(j *language.Job) error {
 			Handshake: kitpath.Waiting}
 	}
 	return nil
+}
+
+// planSession plans a session: a server of its own, on a copy of the prepared cluster, and one connection to it.
+func planSession(j *language.Job) error {
+	if err := sql.RefuseSetup(j); err != nil {
+		return err
+	}
+	kit, err := j.UseKit()
+	if err != nil {
+		return err
+	}
+	server, err := showCluster(j)
+	if err != nil {
+		return err
+	}
+	j.AddDriver(append([]string{kit, "postgres-session"}, server...)...)
+	return nil
+}
+
+// showCluster shows the prepared cluster, and returns the arguments of the kit that name the server and the cluster.
+func showCluster(j *language.Job) ([]string, error) {
+	if j.WarmDir == "" {
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "postgres", "set XDG_CACHE_HOME",
+			"there is no cache directory in which to keep a cluster")
+	}
+	if j.OnForeignRoot() {
+		return nil, sandbox.Errorf(sandbox.ErrUnsupported, "postgres", "--backend native, or --lang sql",
+			"its cluster is prepared on this machine, and this backend shows nothing of it")
+	}
+	w := &cluster{manager: j.Manager, kit: j.Kit, tool: j.Tool, image: j.Image, dir: prepared.ToolchainDir(j.WarmDir, j.Tool)}
+	j.Mount(w.path(), clusterInside)
+	j.Plan.Prepare = w.prepare
+	return []string{"--bin", j.Tool.Home, "--template", clusterInside}, nil
 }
 
 const (

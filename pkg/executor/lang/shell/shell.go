@@ -24,7 +24,7 @@ var Language = language.Language{
 	Source: "main.sh", Mains: []string{"main.sh", "run.sh", "main.bash", "main.zsh"},
 	Toolchain: &description, Image: "sandbox-run/polyglot", Options: []string{"commands"},
 	Inspect: findCommands,
-	Plan:    plan,
+	Plan:    plan, Session: planSession,
 }
 
 // plan runs a script with its shell: that of the request, else that of the first line, else that of the extension. Files with the
@@ -34,11 +34,7 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
-	if c, ok := j.Inspected.(*commands); ok {
-		j.Plan.Spec.Root.HostPaths = c.paths
-		j.Plan.Spec.Root.Add = c.mounts
-		j.Plan.Notes = append(j.Plan.Notes, c.notes...)
-	}
+	showCommands(j)
 	if j.Tool.Programs[which] != j.Tool.Path {
 		j.Plan.Version = "" // the version belongs to another shell; this one was not queried
 	}
@@ -46,6 +42,15 @@ func plan(j *language.Job) error {
 	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }
 	run.Check = &sandbox.Process{Args: []string{j.Tool.Programs[which], "-n"}}
 	return nil
+}
+
+// showCommands shows the files of the restricted mode, if it is requested.
+func showCommands(j *language.Job) {
+	if c, ok := j.Inspected.(*commands); ok {
+		j.Plan.Spec.Root.HostPaths = c.paths
+		j.Plan.Spec.Root.Add = c.mounts
+		j.Plan.Notes = append(j.Plan.Notes, c.notes...)
+	}
 }
 
 func whichShell(j *language.Job) (string, error) {

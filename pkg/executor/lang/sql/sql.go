@@ -15,7 +15,7 @@ var Language = language.Language{
 	Extensions: []string{".sql"}, Source: "main.sql", Mains: []string{"main.sql", "query.sql"},
 	Sample: "SELECT 1;\n",
 	Image:  "sandbox-run/polyglot", Options: []string{"setup"},
-	Plan: plan,
+	Plan: plan, Session: planSession,
 }
 
 // TablesFile is the file of query results as data, hidden from the program.
@@ -40,18 +40,45 @@ func plan(j *language.Job) error {
 	if err != nil {
 		return err
 	}
-	args := []string{kit, "sqlite", "--data", j.Workdir(), "--tables", TablesFile}
+	args := append([]string{kit, "sqlite", "--data", j.Workdir(), "--tables", TablesFile}, databaseArgs(j)...)
+	run := j.AddRun(append(append(args, "--"), scripts...)...)
+	run.SyntaxExit, run.NoDiskExit = SyntaxExit, noDiskExit
+	j.Plan.Version, j.Plan.Tables = Version, TablesFile
+	return nil
+}
+
+// databaseArgs are the arguments of the kit that name the database.
+func databaseArgs(j *language.Job) []string {
 	switch databases := databases(j); len(databases) {
 	case 0:
 	case 1:
-		args = append(args, "--db", databases[0])
+		return []string{"--db", databases[0]}
 	default:
 		several := "there are several databases (" + language.Listed(databases) + "), and none was opened; ATTACH DATABASE opens one"
 		j.Plan.Notes = append(j.Plan.Notes, several)
 	}
-	run := j.AddRun(append(append(args, "--"), scripts...)...)
-	run.SyntaxExit, run.NoDiskExit = SyntaxExit, noDiskExit
-	j.Plan.Version, j.Plan.Tables = Version, TablesFile
+	return nil
+}
+
+// planSession plans a session: one connection, to the database that a run would open.
+func planSession(j *language.Job) error {
+	if err := RefuseSetup(j); err != nil {
+		return err
+	}
+	kit, err := j.UseKit()
+	if err != nil {
+		return err
+	}
+	j.AddDriver(append([]string{kit, "sqlite-session", "--data", j.Workdir()}, databaseArgs(j)...)...)
+	j.Plan.Version = Version
+	return nil
+}
+
+// RefuseSetup refuses the option setup for a session, whose cells can do the same.
+func RefuseSetup(j *language.Job) error {
+	if len(j.Request.Options.Setup) > 0 {
+		return sandbox.Errorf(sandbox.ErrUnsupported, "setup", "execute the scripts as cells", "a session has no scripts to run before")
+	}
 	return nil
 }
 
