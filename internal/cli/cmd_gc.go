@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandbox-run/sandbox-run/internal/app"
+	"github.com/sandbox-run/sandbox-run/internal/detached"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -30,8 +31,8 @@ func (c *Invocation) newGC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "gc [flags]",
 		Long: `Finds and removes what sandbox-run left behind when it was killed: control groups,
-directories and mounts of sandboxes; image downloads that were not resumed for a day,
-builds that were killed, and files that belong to no image. Nothing that is in use is
+directories and mounts of sandboxes; directories of named sessions; image downloads that
+were not resumed for a day, builds that were killed, and files that belong to no image. Nothing that is in use is
 touched. Every start of a sandbox collects the leftovers of sandboxes, and every build
 those of builds; gc is for machines on which no other run follows soon.`,
 		Example: "  sandbox-run gc --dry-run\n  sandbox-run gc",
@@ -71,8 +72,16 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range found {
-		report.Found = append(report.Found, residue{imagesLabel, r})
+	sessions, err := detached.Collect(dryRun)
+	if err != nil {
+		return err
+	}
+	for i, r := range slices.Concat(found, sessions) {
+		label := imagesLabel
+		if i >= len(found) {
+			label = sessionsLabel
+		}
+		report.Found = append(report.Found, residue{label, r})
 		if !dryRun && !r.Removed {
 			report.Failed++
 		}
@@ -87,8 +96,11 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	return err
 }
 
-// imagesLabel stands in the field of the backend for leftovers of images.
-const imagesLabel = "images"
+// The labels stand in the field of the backend for leftovers of images, and for those of supervisors of sessions.
+const (
+	imagesLabel   = "images"
+	sessionsLabel = "sessions"
+)
 
 // collectImages removes files that belong to no image from the store, if there is a store.
 func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, err error) {

@@ -35,6 +35,8 @@ type runOptions struct {
 	lock    string // path
 	noCache bool
 	dryRun  bool
+	// interactive: the program is the first piece of code of a session.
+	interactive bool
 
 	workspace workspaceOptions
 	template  string
@@ -123,6 +125,8 @@ func (o *runOptions) addCodeFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.template, "template", "", "`name` of a template to fill in; the code is its variable \"code\"")
 	fs.Var(&o.variables, "var", "set a variable of the template: `name=value`, or name=@file; repeatable")
 	fs.BoolVar(&o.noCache, "no-cache", false, "do not use the compile cache")
+	fs.BoolVarP(&o.interactive, "interactive", "i", false, "stay in a session after the code, as repl does")
+	Annotate(fs.Lookup("interactive"), NoVariable, "true")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, and do nothing")
 }
 
@@ -165,6 +169,9 @@ func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) e
 		err = o.readProgram(c, cmd, args)
 	}
 	done := false
+	if err == nil && o.interactive {
+		return NameSource(flags, c.runInteractively(o, flags), HelpHint(cmd))
+	}
 	if err == nil {
 		done, err = c.runRemotely(o, flags)
 	}
@@ -382,7 +389,7 @@ func (c *Invocation) formatHeader(ready *wire.Ready) string {
 		text += " · image " + ready.Image
 	}
 	text += " · " + tierText(ready.Isolation)
-	return c.Palette(c.Std.Err).dim(EscapeText(text))
+	return c.Palette(c.Std.Err).Dim(EscapeText(text))
 }
 
 // writeKept writes a kept output. On a terminal, a notice stands in place of dropped bytes.

@@ -31,6 +31,8 @@ const (
 var commands = []subcommand{
 	{name: runName, short: "Run code: the same as without a command", sandbox: true, make: (*Invocation).newRun},
 	{name: "exec", short: "Run a command in a fresh sandbox", sandbox: true, make: (*Invocation).newExec},
+	{name: "repl", short: "Type code, and see its values", by: full},
+	{name: "session", short: "Create, use, list and close named sessions", by: full},
 	{name: "languages", short: "List the languages and their toolchains", by: full},
 	{name: "template", short: "List, show and start code templates", by: full},
 	{name: "audit", short: "Show and check the audit log of runs", by: full},

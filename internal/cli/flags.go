@@ -191,7 +191,7 @@ func (o *boxOptions) chooseMergeOutput(c *Invocation, flags *pflag.FlagSet) erro
 
 // CheckNotEmpty refuses a flag that is given with an empty value. Its error is of kind sandbox.ErrInvalid.
 func CheckNotEmpty(flags *pflag.FlagSet, name string) error {
-	if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
+	if f := flags.Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
 		return sandbox.Invalid(name, "it is empty")
 	}
 	return nil

@@ -18,6 +18,8 @@ type Full struct {
 	CollectBuilds func(ctx context.Context, dryRun bool) ([]sandbox.Residue, error)
 	// Attack runs the attack suite for doctor --attack and prints the report. A breach sets c.Code.
 	Attack func(c *Invocation, backend, runtime, image string) error
+	// Interact runs a REPL in a session whose first cell is the code of --interactive.
+	Interact func(c *Invocation, o *SessionOptions, code string) error
 	// Complete adds the completions of flag values and arguments to the command tree.
 	Complete func(root *cobra.Command)
 }

@@ -130,6 +130,8 @@ func (c *Invocation) handOverParsed(cmd *cobra.Command) error {
 	switch of := findCommand(cmd.Name()); {
 	case value("attack") == "true":
 		return c.handOver("doctor --attack", true)
+	case value("interactive") == "true":
+		return c.handOver("--interactive", true)
 	case app.InOtherExecutable(value("backend")):
 		return c.handOver("--backend "+value("backend"), true)
 	case isWeb(value("server")):

@@ -230,7 +230,12 @@ func TestHelp(t *testing.T) {
 		"image-dockerfile": {"image", "dockerfile", "-h"}, "image-import": {"image", "import", "-h"}, "image-export": {"image", "export", "-h"},
 		"image-list": {"image", "ls", "-h"}, "image-inspect": {"help", "image", "inspect"}, "image-tag": {"image", "tag", "-h"},
 		"image-rm": {"image", "rm", "-h"}, "image-prune": {"image", "prune", "-h"},
-		"serve": {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"},
+		"repl": {"repl", "-h"}, "session": {"session", "-h"}, "session-create": {"session", "create", "-h"},
+		"session-exec": {"session", "exec", "-h"}, "session-attach": {"session", "attach", "-h"}, "session-list": {"session", "list", "-h"},
+		"session-files": {"session", "files", "-h"}, "session-cp": {"session", "cp", "-h"}, "session-fork": {"help", "session", "fork"},
+		"session-interrupt": {"session", "interrupt", "-h"}, "session-restart": {"session", "restart", "-h"},
+		"session-close": {"session", "close", "-h"},
+		"serve":         {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"},
 		"key-show": {"key", "show", "-h"}, "key-rotate": {"key", "rotate", "-h"}, "key-rm": {"help", "key", "rm"},
 	} {
 		t.Run(name, func(t *testing.T) {

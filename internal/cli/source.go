@@ -34,6 +34,8 @@ type source struct {
 	hostDir  string    // the directory on this machine; "" for another source
 	beside   string    // the path of a file that is the whole program; "" for another source
 	left     []leftOut // entries of the directory that are not copied
+
+	fromStdin bool // the code was read from standard input
 }
 
 // StdinName is the name of standard input on a command line.
@@ -68,6 +70,7 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 		return sandbox.Invalid("template", "%s takes no code; leave out --code and --file", o.template)
 	}
 	s := o.program
+	s.fromStdin = fromStdin
 	for _, name := range []string{"exclude", "include"} {
 		if isOnCommandLine(cmd.Flags(), name) && s.hostDir == "" && len(o.in.Values) == 0 {
 			return sandbox.Invalid(name, "it selects entries of a directory, and the program is none; leave out --%s", name)

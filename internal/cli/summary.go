@@ -47,7 +47,7 @@ func (c *Invocation) printSummary(r *sandbox.Result, s *outcome, midLine bool) {
 		fmt.Fprintln(c.Std.Err)
 	}
 	paint := c.Palette(c.Std.Err)
-	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.dim(strings.Join(listFigures(r, s), "  ")))
+	fmt.Fprintf(c.Std.Err, "%s: %s  %s\n", CommandName, paint.verdict(r.Verdict), paint.Dim(strings.Join(listFigures(r, s), "  ")))
 	line := func(label, text string) {
 		fmt.Fprintf(c.Std.Err, "  %s %s\n", paint.bold(label+":"), indentText(text))
 	}
@@ -327,7 +327,7 @@ func (p Palette) in(code, text string) string {
 }
 
 func (p Palette) bold(s string) string   { return p.in("1", s) }
-func (p Palette) dim(s string) string    { return p.in("2", s) }
+func (p Palette) Dim(s string) string    { return p.in("2", s) }
 func (p Palette) Green(s string) string  { return p.in("32", s) }
 func (p Palette) yellow(s string) string { return p.in("33", s) }
 func (p Palette) Red(s string) string    { return p.in(colourRed, s) }

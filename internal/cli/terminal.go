@@ -89,3 +89,23 @@ func restoreTerminal() {
 		saved.state = nil
 	}
 }
+
+// TerminalState is the state of a terminal at some time.
+type TerminalState struct {
+	fd    int
+	state *term.State // nil: it is no terminal
+}
+
+// SaveTerminal returns the state of a terminal.
+func SaveTerminal(f *os.File) TerminalState {
+	t := TerminalState{fd: int(f.Fd())}
+	t.state, _ = term.GetState(t.fd)
+	return t
+}
+
+// Restore gives the terminal its state back.
+func (t TerminalState) Restore() {
+	if t.state != nil {
+		_ = term.Restore(t.fd, t.state) // fails only if the terminal is gone
+	}
+}

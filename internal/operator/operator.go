@@ -85,6 +85,13 @@ type Settings struct {
 	Rate          float64       `flag:"rate"`
 	Burst         int           `flag:"burst"`
 
+	// Sessions.
+	MaxSessions     int           `flag:"max-sessions"`     // of all keys; below 0: there are none
+	SessionsPerKey  int           `flag:"sessions-per-key"` // of one key
+	SessionIdle     time.Duration `flag:"session-idle"`     // most that a request may ask for
+	SessionLifetime time.Duration `flag:"session-lifetime"`
+	SessionQueue    int           `flag:"session-queue"` // cells of a session that wait
+
 	// Warm starts.
 	NoWarm     bool         `flag:"no-warm"`
 	Warm       []string     `flag:"warm"` // languages that are prepared at the start

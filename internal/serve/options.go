@@ -4,7 +4,9 @@ import (
 	"io"
 
 	"github.com/sandbox-run/sandbox-run/internal/operator"
+	"github.com/sandbox-run/sandbox-run/pkg/api"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/session"
 )
 
 // Options configure Serve and Check.
@@ -35,4 +37,16 @@ type Address struct {
 	Kind    string `json:"kind"` // unix, loopback or exposed
 	TLS     bool   `json:"tls"`
 	Keys    bool   `json:"keys"` // requests need a key
+}
+
+// sessionOptions returns the options of sessions; nil: there are none.
+func (r *running) sessionOptions() *api.SessionOptions {
+	s := r.settings
+	if s.MaxSessions < 0 {
+		return nil
+	}
+	return &api.SessionOptions{Executor: r.stack.Executor, Bounds: session.Options{
+		Sessions: s.MaxSessions, PerOwner: s.SessionsPerKey, Idle: s.SessionIdle, Lifetime: s.SessionLifetime, Waiting: s.SessionQueue,
+		Stock: !s.NoWarm,
+	}}
 }

@@ -25,6 +25,7 @@ import (
 const (
 	pressureEvery = 500 * time.Millisecond
 	stallsMost    = 0.1 // of the time
+	idleSamples   = 10  // after so many samples, the memory of idle sessions is measured: there may be many
 )
 
 // limitMemory sets the garbage collector's limit to nine tenths of the cgroup's memory limit, unless GOMEMLIMIT is set: a server that
@@ -57,10 +58,13 @@ type pressure struct {
 		Shrink()
 		Grow()
 	}
-	log *slog.Logger
+	idle func() sandbox.Size // that idle sessions use; nil: there are none
+	keep func(sandbox.Size)
+	log  *slog.Logger
 
-	now  level
-	said bool // the failure to read was logged
+	samples int
+	now     level
+	said    bool // the failure to read was logged
 }
 
 // marks returns the two marks for a machine with that much memory.
@@ -104,6 +108,10 @@ func (p *pressure) watch(ctx context.Context) {
 
 // sample reads the memory once and applies the level.
 func (p *pressure) sample() {
+	if p.idle != nil && p.samples%idleSamples == 0 {
+		p.keep(p.idle())
+	}
+	p.samples++
 	r, err := p.read()
 	if err != nil {
 		if !p.said {

@@ -88,6 +88,11 @@ func Serve(ctx context.Context, s Options) (err error) {
 	background, stop := context.WithCancel(ctx)
 	var warming sync.WaitGroup
 	warming.Go(func() { r.stack.warm(background) })
+	warming.Go(func() {
+		if err := r.api.PrestartSessions(r.settings.Warm...); err != nil {
+			r.log.Warn("sessions start cold", "error", err.Error())
+		}
+	})
 	warming.Go(func() { r.pressure().watch(background) })
 	defer warming.Wait()
 	defer stop()
@@ -173,7 +178,7 @@ func (r *running) ready() {
 
 // pressure returns the sampler of the machine's memory.
 func (r *running) pressure() *pressure {
-	p := &pressure{read: memory.Read, hold: r.queue.Load().Hold, log: r.log}
+	p := &pressure{read: memory.Read, hold: r.queue.Load().Hold, idle: r.api.IdleMemory, keep: r.queue.Load().Keep, log: r.log}
 	if r.stack.pool != nil {
 		p.pool = r.stack.pool
 	}

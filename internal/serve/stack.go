@@ -252,7 +252,7 @@ func (r *running) options() (api.Options, error) {
 		return api.Options{}, err
 	}
 	return api.Options{
-		Executor: r.stack,
+		Executor: r.stack, Sessions: r.sessionOptions(),
 		// With the digest, commands see whether the server would treat a run as they would.
 		Middleware:  []func(http.Handler) http.Handler{withEnvironmentDigest(app.EnvironmentDigest(self))},
 		ExecutorFor: r.stack.engineFor,

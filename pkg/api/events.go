@@ -98,6 +98,11 @@ func (l *live) end() (next uint64) {
 
 // events handles GET /v1/runs/{id}/events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
+	return s.eventsOf(w, r, s.find)
+}
+
+// eventsOf sends the events of a run.
+func (s *Server) eventsOf(w http.ResponseWriter, r *http.Request, find func(*http.Request) (*run, error)) error {
 	kind, err := Negotiate(r, wire.TypeNDJSON, wire.TypeSSE)
 	if err != nil {
 		return err
@@ -106,7 +111,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	run, err := s.find(r)
+	run, err := find(r)
 	if err != nil {
 		return err
 	}
@@ -114,6 +119,12 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent) // ends the reconnects of an EventSource
 		return nil
 	}
+	s.stream(w, r, kind, run, from)
+	return nil
+}
+
+// stream sends the events of a run from a number on, until its end or that of the request.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, kind string, run *run, from uint64) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	unhook := context.AfterFunc(s.closing, cancel) // streams do not keep the server from ending
@@ -124,7 +135,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	_ = out.Send(nil) // the client sees the head at once
 	out.Unlock()
 	s.replay(ctx, run, from, out.portion, out.notice)
-	return nil
 }
 
 // replay sends the events of a run from that number to the last, and reports gaps. It returns whether it reached the end.

@@ -50,8 +50,22 @@ func (s *Server) interactive(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// readFirstMessage reads the first message, within the bounds of a body, and prepares its run. release is nil if there was no message.
+// readFirstMessage reads the first message and prepares its run. release is nil if there was no message.
 func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *Principal) (j *job, release func(), err error) {
+	body, release, err := s.readFirstBody(ctx, conn, p)
+	if err != nil {
+		return nil, release, err
+	}
+	run, err := wire.Decode(body)
+	if err != nil {
+		return nil, release, err
+	}
+	j, err = s.prepare(p, WayInteractive, run, audit.Digest(body))
+	return j, release, err
+}
+
+// readFirstBody reads the first message, within the bounds of a body. release is nil if there was no message.
+func (s *Server) readFirstBody(ctx context.Context, conn *websocket.Conn, p *Principal) (body []byte, release func(), err error) {
 	most := int64(s.opts.Policy.MaxBody)
 	conn.SetReadLimit(most)
 	wait, cancel := context.WithTimeout(ctx, s.opts.Policy.BodyTimeout)
@@ -60,7 +74,7 @@ func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *
 	if err != nil { // the library has closed the connection with a reason
 		return nil, nil, err
 	}
-	body, release, err := s.bodies.readAll(p.ID, message)
+	body, release, err = s.bodies.readAll(p.ID, message)
 	if err != nil {
 		if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
 			release = func() {} // the caller reports the refusal
@@ -71,12 +85,7 @@ func (s *Server) readFirstMessage(ctx context.Context, conn *websocket.Conn, p *
 	if kind != websocket.MessageText {
 		return nil, release, wire.NewProblem(wire.CodeMalformed, "send text messages, not binary ones")
 	}
-	run, err := wire.Decode(body)
-	if err != nil {
-		return nil, release, err
-	}
-	j, err = s.prepare(p, WayInteractive, run, audit.Digest(body))
-	return j, release, err
+	return body, release, nil
 }
 
 // runInteractive runs a job, and exchanges messages with its client meanwhile.

@@ -80,8 +80,8 @@ func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*
 			return nil, err
 		}
 	}
-	if run.Receipt && s.opts.Receipts == nil {
-		return nil, wire.WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
+	if err := s.checkReceipt(run.Receipt); err != nil {
+		return nil, err
 	}
 	if run.Webhook != nil {
 		if s.opts.Webhooks == nil {
@@ -91,11 +91,23 @@ func (s *Server) prepare(p *Principal, way Way, run *wire.Run, digest string) (*
 			return nil, wire.WrongField(wire.CodeInvalid, "webhook", "%s", err)
 		}
 	}
-	weight := s.weigh(j)
-	j.admission = AdmissionRequest{
+	j.admission = p.admission(s.weigh(j))
+	return j, nil
+}
+
+// admission is what Admission has to know of a run of that weight.
+func (p *Principal) admission(weight executor.Weight) AdmissionRequest {
+	return AdmissionRequest{
 		Key: p.ID, Memory: weight.Memory, CPUs: weight.CPUs, Concurrency: p.Limits.Concurrency, Rate: p.Limits.Rate, Burst: p.Limits.Burst,
 	}
-	return j, nil
+}
+
+// checkReceipt refuses a request for a receipt on a server without receipts.
+func (s *Server) checkReceipt(asked bool) error {
+	if asked && s.opts.Receipts == nil {
+		return wire.WrongField(wire.CodeUnsupported, "receipt", "receipts are not available on this server; leave the field out")
+	}
+	return nil
 }
 
 // weigh returns the weight of a run: what its executor says, or its limits.
@@ -124,55 +136,76 @@ func aboveCeiling(err error) error {
 
 // runJob waits for admission, runs a job, and reports to the observer. ctx comes from registerRun.
 func (s *Server) runJob(ctx context.Context, j *job) (f *Finished) {
-	f = &Finished{Info: j.Info, RequestSHA256: j.digest, Run: j.run}
+	f = j.finished()
 	s.observer.Queued(ctx, j.Info)
-	defer func() {
-		if cause := recover(); cause != nil {
-			f.Close()
-			f.Result, f.Document = nil, nil
-			f.Err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
-		}
-		f.Ended = time.Now()
-		if f.Err == nil && j.run.Receipt {
-			// A result without its requested receipt is an error.
-			if j.receipt, f.Err = s.opts.Receipts.Receipt(context.WithoutCancel(ctx), f); f.Err != nil {
-				f.Err = fmt.Errorf("sign the receipt: %w", f.Err)
-			}
-		}
-		s.observer.Finished(context.WithoutCancel(ctx), f)
-		if f.Err != nil {
-			f.Close() // the result is not sent
-		}
-	}()
-	leave, err := s.enter(ctx, j)
+	defer func() { s.report(ctx, j, f, recover()) }()
+	leave, err := s.admit(ctx, j, f)
 	if err != nil {
 		f.Err = err
 		return f
 	}
 	defer leave()
+	f.Result, f.Err = s.execute(ctx, j)
+	settle(ctx, f, f.Result)
+	return f
+}
+
+// finished returns the outcome of a job that has not begun.
+func (j *job) finished() *Finished {
+	return &Finished{Info: j.Info, RequestSHA256: j.digest, Run: j.run}
+}
+
+// report signs the receipt of a job that is over, and reports to the observer. cause is that of a panic.
+func (s *Server) report(ctx context.Context, j *job, f *Finished, cause any) {
+	if cause != nil {
+		f.Close()
+		f.Result, f.Document = nil, nil
+		f.Err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+	}
+	f.Ended = time.Now()
+	if f.Err == nil && j.run.Receipt {
+		// A result without its requested receipt is an error.
+		if j.receipt, f.Err = s.opts.Receipts.Receipt(context.WithoutCancel(ctx), f); f.Err != nil {
+			f.Err = fmt.Errorf("sign the receipt: %w", f.Err)
+		}
+	}
+	s.observer.Finished(context.WithoutCancel(ctx), f)
+	if f.Err != nil {
+		f.Close() // the result is not sent
+	}
+}
+
+// admit waits until a job may start. The caller calls leave when it is over.
+func (s *Server) admit(ctx context.Context, j *job, f *Finished) (leave func(), err error) {
+	if leave, err = s.enter(ctx, j); err != nil {
+		return nil, err
+	}
 	principal := *j.Principal
-	if j.Way == WayAsync {
-		principal.Secret = "" // an accepted run stays valid when the key's secret is rotated
+	if j.Way == WayAsync || j.Way == WayCell {
+		principal.Secret = "" // what was accepted stays valid when the key's secret is rotated
 	}
 	if !s.stillAuthorized(&principal) { // the run may have waited for long
-		f.Err = errRevoked()
-		return f
+		leave()
+		return nil, errRevoked()
 	}
 	f.Started = time.Now()
 	if j.started != nil {
 		j.started()
 	}
 	s.observer.Started(ctx, j.Info)
-	f.Result, f.Err = s.execute(ctx, j)
+	return leave, nil
+}
+
+// settle encodes the result of a job, unless its key was revoked meanwhile. result is f.Result, or contains it.
+func settle(ctx context.Context, f *Finished, result interface{ Encode() (*sandbox.JSON, error) }) {
 	if p := revokedReason(ctx); p != nil && (f.Err != nil || f.Result.Verdict == sandbox.VerdictCancelled) {
 		f.Close() // the key was revoked
 		f.Result, f.Err = nil, p
 	}
 	if f.Err == nil {
 		f.Language = f.Result.Language
-		f.Document, f.Err = f.Result.Encode()
+		f.Document, f.Err = result.Encode()
 	}
-	return f
 }
 
 // enter waits for admission.

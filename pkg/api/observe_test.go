@@ -44,6 +44,10 @@ func (w *recording) Refused(_ context.Context, r Refused) {
 	w.sendMessage("refused %d %s", r.Status, r.Code)
 }
 
+func (w *recording) Session(_ context.Context, e SessionEvent) {
+	w.sendMessage("session %s %s", e.Language, e.Ended)
+}
+
 // told returns the calls since the last time.
 func (w *recording) told() []string {
 	w.mu.Lock()

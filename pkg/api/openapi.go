@@ -16,6 +16,8 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/monitor"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/session"
+	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
 )
 
 // newDocument returns the OpenAPI document without operations. huma derives its schemas from Go types.
@@ -33,6 +35,11 @@ func newDocument() *huma.OpenAPI {
 		reflect.TypeFor[monitor.Seconds]():     reflect.TypeFor[unitSchema[monitor.Seconds]](),
 		reflect.TypeFor[sandbox.Limits]():      reflect.TypeFor[limitsSchema](),
 		reflect.TypeFor[wire.Run]():            reflect.TypeFor[runSchema](),
+		reflect.TypeFor[wire.Session]():        reflect.TypeFor[sessionSchema](),
+		reflect.TypeFor[wire.Cell]():           reflect.TypeFor[cellSchema](),
+		reflect.TypeFor[session.Info]():        reflect.TypeFor[sessionInfoSchema](),
+		reflect.TypeFor[session.Entry]():       reflect.TypeFor[sessionFileSchema](),
+		reflect.TypeFor[protocol.Display]():    reflect.TypeFor[displaySchema](),
 		reflect.TypeFor[wire.Volumes]():        reflect.TypeFor[[]string](),
 		reflect.TypeFor[executor.OutputFile](): reflect.TypeFor[outputFileSchema](),
 		reflect.TypeFor[monitor.Sample]():      reflect.TypeFor[sampleSchema](),
@@ -54,6 +61,7 @@ func newDocument() *huma.OpenAPI {
 		}},
 		Tags: []*huma.Tag{
 			{Name: "Runs", Description: "Programs that are run."},
+			{Name: "Sessions", Description: "Interpreters that stay alive between pieces of code."},
 			{Name: "Files", Description: "What goes in and comes out besides."},
 			{Name: "Server", Description: "What it is and how it is."},
 		},
@@ -129,7 +137,12 @@ type runSchema struct{ wire.Run }
 
 // TransformSchema adds the settings of their tables.
 func (runSchema) TransformSchema(schemas huma.Registry, s *huma.Schema) *huma.Schema {
-	for _, f := range new(wire.Run).Settings() {
+	return withSettings(schemas, s, new(wire.Run).Settings())
+}
+
+// withSettings adds settings to a schema.
+func withSettings(schemas huma.Registry, s *huma.Schema, settings []executor.Field) *huma.Schema {
+	for _, f := range settings {
 		p := schemas.Schema(reflect.TypeOf(f.Value).Elem(), true, "")
 		p.Description = f.Doc
 		if f.Example != "" {

@@ -21,6 +21,8 @@ type Options struct {
 	Executor Executor
 	// ExecutorFor returns the executor of a backend and runtime that a request names and Policy allows; nil means that there is only Executor.
 	ExecutorFor func(backend, runtime string) (Executor, error)
+	// Sessions configures sessions; nil: there are none.
+	Sessions *SessionOptions
 	// Auth authenticates clients; nil: every client is the owner and may do everything.
 	Auth Authenticator
 	// Admission decides when runs start; nil: at once.
@@ -263,6 +265,8 @@ type Observer interface {
 	Finished(ctx context.Context, f *Finished)
 	// Refused: a request was answered with a status of 400 or more before a run began.
 	Refused(ctx context.Context, r Refused)
+	// Session: a session was created, or has ended.
+	Session(ctx context.Context, e SessionEvent)
 }
 
 // Observers calls several observers in order.
@@ -293,6 +297,13 @@ func (all Observers) Finished(ctx context.Context, f *Finished) {
 func (all Observers) Refused(ctx context.Context, r Refused) {
 	for _, o := range all {
 		o.Refused(ctx, r)
+	}
+}
+
+// Session calls each observer.
+func (all Observers) Session(ctx context.Context, e SessionEvent) {
+	for _, o := range all {
+		o.Session(ctx, e)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/image"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/session"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
@@ -35,6 +36,8 @@ func (s *Server) Problem(ctx context.Context, err error) *wire.Problem {
 		return known
 	case errors.As(err, &refusal):
 		return refusal.problem()
+	case errors.Is(err, session.ErrEnded):
+		return endedProblem(err)
 	case errors.As(err, &large):
 		return wire.NewProblem(wire.CodeTooLarge, "body: it is larger than %s, the most that the operator allows", sandbox.Size(large.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():

@@ -183,7 +183,9 @@ func victim() {
 	real.make()
 	if real.err == nil {
 		var s *Server
-		if s, real.err = New(Options{Executor: real.engine, Dir: os.Getenv(victimVariable), Keep: Keep{Memory: 1}}); real.err == nil {
+		if s, real.err = New(Options{
+			Executor: real.engine, Dir: os.Getenv(victimVariable), Keep: Keep{Memory: 1}, Sessions: &SessionOptions{Executor: real.engine},
+		}); real.err == nil {
 			var l net.Listener
 			if l, real.err = net.Listen("unix", os.Getenv(victimSocket)); real.err == nil {
 				_, _ = os.Stdout.WriteString("ready " + real.dir + "\n")
@@ -231,8 +233,10 @@ func TestKilled(t *testing.T) {
 	var done, under wire.RunInfo
 	decode(t, other.ask(202, "POST", wire.PathRuns, shell("echo kept")), &done)
 	decode(t, other.ask(202, "POST", wire.PathRuns, shell("echo seen; exec -a "+mark+" sleep 250", `"timeout":"280s"`)), &under)
+	s := other.session("python")
+	s.execute("import subprocess; p = subprocess.Popen(['bash', '-c', 'exec -a " + mark + "s sleep 250'])")
 	done = other.waitForEnd(done.ID)
-	eventually(t, "it runs", func() bool { return processes(mark) == 1 })
+	eventually(t, "both run", func() bool { return processes(mark) == 2 })
 	eventually(t, "it has said something", func() bool { return other.info(under.ID).Events.Last >= 2 })
 	events := other.ask(200, "GET", wire.PathRuns+"/"+done.ID+"/events", "")
 	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
@@ -241,7 +245,10 @@ func TestKilled(t *testing.T) {
 	_ = cmd.Wait()
 	eventually(t, "no process is left", func() bool { return processes(mark) == 0 })
 
-	w.open(func(o *Options) { o.Dir = dir })
+	w.open(func(o *Options) { o.Dir, o.Sessions = dir, &SessionOptions{Executor: real.engine} })
+	// Nothing of a session is left.
+	w.problem(404, "GET", s.path(""), "")
+	w.problem(404, "GET", s.path("/cells/1"), "")
 	again := w.info(done.ID)
 	if again.State != wire.StateDone || string(again.Result) != string(done.Result) {
 		t.Errorf("%+v", again)

@@ -26,7 +26,7 @@ type route struct {
 
 func (s *Server) routes() {
 	s.operations = newDocument()
-	for _, r := range s.table() {
+	for _, r := range append(s.table(), s.sessionTable()...) {
 		s.Describe(&huma.Operation{
 			OperationID: r.id, Method: r.method, Path: strings.ReplaceAll(r.path, "...}", "}"), Tags: []string{r.tag}, Summary: r.summary,
 			Description: r.description, Parameters: r.params, RequestBody: r.body, Responses: r.answers,

@@ -36,6 +36,11 @@ type run struct {
 	over    chan struct{}           // closed when the state is done or lost, and on disk
 	input   *input                  // nil if clients can not send input
 	request *wire.Run               // nil once it is over
+	home    *runStore               // that has it
+	// Of a cell:
+	question *question     // what it asks; nil: it is a run
+	started  chan struct{} // closed when it begins, or has failed before
+	failure  error         // before it began; read it after started
 
 	mu       sync.Mutex
 	record   record
@@ -49,9 +54,9 @@ func newRun(c record, j *journal) *run {
 	return &run{id: c.ID, owner: c.Principal.ID, accepted: c.Accepted, journal: j, over: make(chan struct{}), record: c}
 }
 
-// runStore has the accepted runs, by id and by owner.
+// runStore has the accepted runs, by id and by owner; or the cells of sessions.
 type runStore struct {
-	store *store
+	store *store // nil: they do not outlive the server
 	keep  Keep
 	now   func() time.Time
 
@@ -78,6 +83,7 @@ func newRunStore(s *store, k Keep) *runStore {
 func (g *runStore) add(r *run) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	r.home = g
 	g.runs[r.id] = r
 	own := g.owners[r.owner]
 	if own == nil {
@@ -257,8 +263,34 @@ func (g *runStore) forget(r *run) {
 		delete(g.owners, owner)
 	}
 	g.mu.Unlock()
-	g.store.forget(id)
+	if g.store != nil {
+		g.store.forget(id)
+	}
 	r.journal.forget()
+}
+
+// failed returns why a cell has not begun; nil for one that has. It is called after started.
+func (r *run) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failure
+}
+
+// forgetGroup removes the finished runs of an owner whose ids begin so.
+func (g *runStore) forgetGroup(owner, prefix string) {
+	g.mu.Lock()
+	var group []*run
+	if own := g.owners[owner]; own != nil {
+		for _, r := range own.runs {
+			if strings.HasPrefix(r.id, prefix) && r.isOver() {
+				group = append(group, r)
+			}
+		}
+	}
+	g.mu.Unlock()
+	for _, r := range group {
+		g.forget(r)
+	}
 }
 
 // info returns a run as its owner sees it, or as lists show it, without its result.

@@ -149,9 +149,11 @@ func (s *Server) keepWebhook(ctx context.Context, c record, run *wire.Run, docum
 
 // storeOutcome stores the record of a finished run.
 func (s *Server) storeOutcome(ctx context.Context, r *run, c record) {
-	if err := s.runs.store.finish(&c, r.journal); err != nil {
-		// This server still knows the outcome. The record on disk says that the run was under way, so the next server reports it as lost.
-		s.log.ErrorContext(ctx, "result not stored", "run", c.ID, "error", err)
+	if r.home.store != nil {
+		if err := r.home.store.finish(&c, r.journal); err != nil {
+			// This server still knows the outcome. The record on disk says that the run was under way, so the next server reports it as lost.
+			s.log.ErrorContext(ctx, "result not stored", "run", c.ID, "error", err)
+		}
 	}
 	r.mu.Lock()
 	r.record, r.position, r.request, r.stop = c, 0, nil, nil
@@ -160,7 +162,7 @@ func (s *Server) storeOutcome(ctx context.Context, r *run, c record) {
 	r.journal.end() // with mu held: a finished run has its last event
 	r.mu.Unlock()
 	close(r.over)
-	s.runs.ended(r)
+	r.home.ended(r)
 }
 
 // recordSize is the approximate size of a record.
@@ -278,7 +280,12 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
 	}
-	run, err := s.find(r)
+	return s.showRun(w, r, s.find)
+}
+
+// showRun sends a run, with its result if it is over.
+func (s *Server) showRun(w http.ResponseWriter, r *http.Request, find func(*http.Request) (*run, error)) error {
+	run, err := find(r)
 	if err != nil {
 		return err
 	}
@@ -290,7 +297,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
 	info := run.info(true)
 	document, leave, err := run.result()
 	if err != nil {
-		if _, gone := s.find(r); gone != nil {
+		if _, gone := find(r); gone != nil {
 			return gone // it was deleted meanwhile
 		}
 		return err

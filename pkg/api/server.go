@@ -48,6 +48,7 @@ type Server struct {
 	operations *huma.OpenAPI
 	spec       specification
 	runs       *runStore
+	sessions   sessions
 	uploads    *uploads
 	bodies     memoryAccount // bodies in memory
 	results    memoryAccount // results in memory, which clients may be slow to read
@@ -118,11 +119,13 @@ func New(o Options) (*Server, error) {
 	}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.runs = newRunStore(st, o.Keep)
+	s.openSessions()
 	s.routes()
 	s.loadRuns()
 	s.stopReviews = []func(){
 		interval.Start(10*time.Second, func() {
 			s.runs.prune()
+			s.sessions.cells.prune()
 			s.uploads.removeExpired()
 		}),
 		interval.Start(checkInterval, s.endRevoked),
@@ -445,6 +448,7 @@ func (s *Server) Close() error {
 		stop()
 	}
 	s.serving.Wait()
+	s.closeSessions()
 	if !s.refuseRequests() {
 		return errors.Join(err, errors.New("api: close: some clients do not read their answers; their files stay open"))
 	}

@@ -30,11 +30,16 @@ const smallMessage = 4 << 10
 
 // socket handles GET /v1/runs/{id}/ws: events to the client, input to the run. wire.Subprotocol defines the messages.
 func (s *Server) socket(w http.ResponseWriter, r *http.Request) error {
+	return s.socketOf(w, r, s.find)
+}
+
+// socketOf serves a WebSocket of a run.
+func (s *Server) socketOf(w http.ResponseWriter, r *http.Request, find func(*http.Request) (*run, error)) error {
 	from, err := readFrom(r)
 	if err != nil {
 		return err
 	}
-	run, err := s.find(r)
+	run, err := find(r)
 	if err != nil {
 		return err
 	}
@@ -98,6 +103,7 @@ type socketConn struct {
 	owner  string
 	run    *run
 	conn   *websocket.Conn
+	ready  func() any // the message that a cell has begun; or nil
 
 	handling atomic.Bool // a message is being handled, and the following ones are not read
 
@@ -125,6 +131,9 @@ func (c *socketConn) serve(ctx context.Context, cancel context.CancelFunc, from 
 		goroutines.Go(func() {
 			c.acknowledge(open, 1, func(n wire.Notice) error { return c.notice(open, n) })
 		})
+	}
+	if c.ready != nil {
+		goroutines.Go(func() { c.sendReady(open) })
 	}
 	goroutines.Go(func() { c.ping(open, cancel, 2*stream.KeepAliveInterval, stream.StallTimeout) })
 	whole := c.server.replay(ctx, c.run, from,
@@ -187,6 +196,17 @@ func (c *socketConn) lines(ctx context.Context, lines []byte) error {
 
 func (c *socketConn) notice(ctx context.Context, n wire.Notice) error {
 	return c.send(ctx, bytes.TrimSuffix(wire.AppendJSON(nil, n), []byte("\n")))
+}
+
+// sendReady reports that the cell has begun.
+func (c *socketConn) sendReady(ctx context.Context) {
+	select {
+	case <-c.run.started:
+		if c.run.failed() == nil {
+			_ = c.send(ctx, bytes.TrimSuffix(wire.AppendJSON(nil, c.ready()), []byte("\n")))
+		}
+	case <-ctx.Done():
+	}
 }
 
 func (c *socketConn) send(ctx context.Context, message []byte) error {
@@ -319,6 +339,15 @@ func (c *socketConn) apply(ctx context.Context, m *wire.Message) error {
 			return protocolError("cancel takes no signal but " + wire.SignalInterrupt)
 		}
 		return nil
+	}
+	if q := c.run.question; q != nil {
+		switch m.Type {
+		case wire.MessageInput:
+			return q.answer(&wire.Line{Line: m.Data, Seq: m.Seq})
+		case wire.MessageInputEnd:
+			return q.answer(&wire.Line{End: true, Seq: m.Seq})
+		}
+		return protocolError(fmt.Sprintf("unknown type %.20q; a cell has input, input_end and cancel", m.Type))
 	}
 	if in == nil || c.run.isOver() {
 		return errOver

@@ -257,18 +257,15 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	if err := checkUploadID(id); err != nil {
 		return err
 	}
-	most := s.opts.Keep.Upload
-	if r.ContentLength > int64(most) {
-		return uploadTooLarge("file: %d bytes are above %s, the most that the operator allows", r.ContentLength, most)
-	}
-	control := http.NewResponseController(w)
-	// Allow the largest file at 64 KiB per second.
-	_ = control.SetReadDeadline(time.Now().Add(s.opts.Policy.BodyTimeout + time.Duration(most/(64*sandbox.KiB))*time.Second))
-	f, replaced, err := s.uploads.put(PrincipalFrom(r.Context()).ID, id, r.Body)
+	body, done, err := s.uploadBody(w, r)
 	if err != nil {
 		return err
 	}
-	_ = control.SetReadDeadline(time.Time{})
+	f, replaced, err := s.uploads.put(PrincipalFrom(r.Context()).ID, id, body)
+	if err != nil {
+		return err
+	}
+	done()
 	status := http.StatusCreated
 	if replaced {
 		status = http.StatusOK

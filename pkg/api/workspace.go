@@ -17,35 +17,14 @@ const workspaceFields = "workspace_cap, workspace_inodes"
 
 // inWorkspace runs a job with a workspace of the server as its /workspace. Each principal has its own workspaces.
 func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, error) {
-	store := s.opts.Policy.WorkspaceStore
-	if s.opts.Auth != nil {
-		if store == "" {
-			var err error
-			if store, err = workspace.DefaultStore(); err != nil {
-				return nil, err
-			}
-		}
-		store = filepath.Join(store, keyOf(j.Principal.ID, "workspaces"))
-	}
-	w, err := workspace.Open(ctx, store, j.run.Workspace, workspace.Options{
-		Cap: j.space.Disk, Inodes: j.space.Inodes, Floor: s.opts.Policy.DiskFloor, Most: s.opts.Policy.MostWorkspaces,
-	})
-	if errors.Is(err, workspace.ErrMost) {
-		return nil, aboveCeiling(err)
-	}
+	w, err := s.openWorkspace(ctx, j)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	req := j.req
-	files := make([]sandbox.File, len(req.Inputs))
-	for i, f := range req.Inputs {
-		files[i] = sandbox.File{Path: path.Join(sandbox.WorkspaceDir, f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open}
-	}
-	release, err := w.Begin(ctx, files, stop, func(detail string) *sandbox.DiskFullError {
-		return &sandbox.DiskFullError{Detail: detail, Allow: workspaceFields}
-	})
+	release, err := w.Begin(ctx, workspaceFiles(req.Inputs), stop, workspaceFull)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +45,40 @@ func (s *Server) inWorkspace(ctx context.Context, j *job) (*executor.Result, err
 		return nil, errors.Join(failed.Err, err)
 	}
 	return result, err
+}
+
+// openWorkspace opens the workspace of a job.
+func (s *Server) openWorkspace(ctx context.Context, j *job) (*workspace.Workspace, error) {
+	store := s.opts.Policy.WorkspaceStore
+	if s.opts.Auth != nil {
+		if store == "" {
+			var err error
+			if store, err = workspace.DefaultStore(); err != nil {
+				return nil, err
+			}
+		}
+		store = filepath.Join(store, keyOf(j.Principal.ID, "workspaces"))
+	}
+	w, err := workspace.Open(ctx, store, j.run.Workspace, workspace.Options{
+		Cap: j.space.Disk, Inodes: j.space.Inodes, Floor: s.opts.Policy.DiskFloor, Most: s.opts.Policy.MostWorkspaces,
+	})
+	if errors.Is(err, workspace.ErrMost) {
+		return nil, aboveCeiling(err)
+	}
+	return w, err
+}
+
+// workspaceFiles are the inputs of a request as files of a workspace.
+func workspaceFiles(inputs []executor.File) []sandbox.File {
+	files := make([]sandbox.File, len(inputs))
+	for i, f := range inputs {
+		files[i] = sandbox.File{Path: path.Join(sandbox.WorkspaceDir, f.Path), Mode: f.Mode, Data: f.Data, Open: f.Open}
+	}
+	return files
+}
+
+func workspaceFull(detail string) *sandbox.DiskFullError {
+	return &sandbox.DiskFullError{Detail: detail, Allow: workspaceFields}
 }
 
 // workspaceLimits returns the limits of a workspace. It replaces the scratch disk, and has its ceilings.

@@ -33,6 +33,7 @@ const (
 
 	KindRefused       Kind = "refused"        // a server refused a request; Reason is the cause
 	KindKey           Kind = "key"            // a key was created or revoked; Reason is which of the two
+	KindSession       Kind = "session"        // a session was created or has ended; Reason is which of the two, Run its id
 	KindServerStarted Kind = "server_started" // a server began to accept requests
 	KindServerStopped Kind = "server_stopped" // a server ended in order; a killed one leaves no such entry
 )
@@ -49,7 +50,7 @@ const (
 
 // Kinds returns all kinds of entries.
 func Kinds() []Kind {
-	return []Kind{KindRun, KindRefused, KindKey, KindServerStarted, KindServerStopped, KindRepaired, KindPruned}
+	return []Kind{KindRun, KindRefused, KindKey, KindSession, KindServerStarted, KindServerStopped, KindRepaired, KindPruned}
 }
 
 // EntryPoints returns all entry points.

@@ -178,12 +178,16 @@ func (c *Client) download(ctx context.Context, path string) (io.ReadCloser, erro
 
 // post sends a document and returns the answer if its status is a success.
 func (c *Client) post(ctx context.Context, path string, doc any, accept, key string) (*Response, error) {
+	return c.send(ctx, "POST", path, doc, accept, key)
+}
+
+func (c *Client) send(ctx context.Context, method, path string, doc any, accept, key string) (*Response, error) {
 	body, err := json.Marshal(doc)
 	if err != nil {
 		return nil, err
 	}
 	r := &Request{
-		Method: "POST", Path: path, Body: bytes.NewReader(body), Length: int64(len(body)), IdleTimeout: c.IdleTimeout,
+		Method: method, Path: path, Body: bytes.NewReader(body), Length: int64(len(body)), IdleTimeout: c.IdleTimeout,
 		Header: Header{"Content-Type": wire.TypeJSON, "Accept": accept},
 	}
 	if key != "" {

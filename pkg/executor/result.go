@@ -77,6 +77,11 @@ func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.with(r.Do
 // Encode is MarshalJSON for large output, which it encodes while it is written.
 func (r *Result) Encode() (*sandbox.JSON, error) { return r.Result.Encode(r.with) }
 
+// EncodeAs is Encode for a larger document, which value makes of that of the result.
+func (r *Result) EncodeAs(value func(Document) any) (*sandbox.JSON, error) {
+	return r.Result.Encode(func(d sandbox.Document) any { return value(r.extend(d)) })
+}
+
 func (r *Result) with(d sandbox.Document) any { return r.extend(d) }
 
 // Document is a result as JSON: the result of the sandbox, and the additions of the language. Larger documents embed it.

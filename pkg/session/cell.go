@@ -20,6 +20,9 @@ type Cell struct {
 	Code string
 	// Limits replace wall time, CPU time and output of the session's limits where they are set.
 	Limits sandbox.Limits
+	// Begin is called with the number of the cell when its turn has come, before its code runs. It may wait; its error is that of Execute.
+	// May be nil.
+	Begin func(ctx context.Context, cell uint64) error
 	// OnEvent gets every event live, in order, as for sandbox.IO.
 	OnEvent func(sandbox.Event)
 	// Input answers a question of the cell for a line; false ends the input. It may wait: that is not part of the cell's wall time. Nil:
@@ -64,11 +67,18 @@ type Document struct {
 }
 
 // MarshalJSON writes the Document.
-func (r *Result) MarshalJSON() ([]byte, error) {
-	return json.Marshal(Document{
-		Document: r.Result.ToDocument(), Cell: r.Cell, Value: r.Value(), Displays: r.Displays, Exception: r.Error, Interrupted: r.Interrupted,
-		State: r.State, Cause: r.Cause,
-	})
+func (r *Result) MarshalJSON() ([]byte, error) { return json.Marshal(r.document(r.ToDocument())) }
+
+// Encode is MarshalJSON for large output, which it encodes while it is written.
+func (r *Result) Encode() (*sandbox.JSON, error) {
+	return r.EncodeAs(func(d executor.Document) any { return r.document(d) })
+}
+
+func (r *Result) document(d executor.Document) Document {
+	return Document{
+		Document: d, Cell: r.Cell, Value: r.Value(), Displays: r.Displays, Exception: r.Error, Interrupted: r.Interrupted, State: r.State,
+		Cause: r.Cause,
+	}
 }
 
 // maxCode bounds the code of a cell.
@@ -88,6 +98,11 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 	if b.driver != nil && b.driver.isGone() {
 		s.setCause(b.driver.cause())
 		return nil, s.endedError()
+	}
+	if c.Begin != nil {
+		if err := c.Begin(ctx, s.nextCell()); err != nil {
+			return nil, err
+		}
 	}
 	s.mu.Lock()
 	s.cells++
@@ -119,6 +134,13 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 		r.Notes = append(r.Notes, executor.AuditNote+logged.Error())
 	}
 	return r, err
+}
+
+// nextCell is the number of the next cell. The caller has the turn.
+func (s *Session) nextCell() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cells + 1
 }
 
 // cell is a cell that runs.

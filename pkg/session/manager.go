@@ -127,8 +127,8 @@ func (m *Manager) admit(req *Request) error {
 	if req.Lifetime < 0 || req.Lifetime > m.opts.Lifetime {
 		return sandbox.Invalid("lifetime", "%v is not between 0 and %v", req.Lifetime, m.opts.Lifetime)
 	}
-	if req.Name != "" && !isName(req.Name) {
-		return sandbox.Invalid("name", "%.80q is not a name of at most 64 letters, digits, dots, dashes and underscores", req.Name)
+	if req.Name != "" && !IsName(req.Name) {
+		return WrongName(req.Name)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,14 +166,20 @@ func (m *Manager) dismiss(owner string) {
 	m.work.Done()
 }
 
-func isName(s string) bool {
+// WrongName is the error of a name that IsName refuses.
+func WrongName(name string) error {
+	return sandbox.Invalid("name", "%.80q is not a name of at most 64 letters, digits, dots, dashes and underscores", name)
+}
+
+// IsName reports whether a session may have a name: it is the name of a file, too.
+func IsName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		if !('a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || i > 0 && (c == '.' || c == '-' || c == '_')) {
 			return false
 		}
 	}
-	return len(s) <= 64
+	return s != "" && len(s) <= 64
 }
 
 // Get finds a session of an owner by its id or its name.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // Bounds of the stock.
@@ -145,16 +144,16 @@ func (st *stock) drop(d *demand, s *Session) {
 	}
 }
 
-// Prestart starts a session of each language, for its first request with default settings. Errors are those of the first request.
-func (m *Manager) Prestart(languages ...string) {
+// Prestart starts a session for each request, as if a like one was seen before. Errors are those of the first request that gets no
+// session.
+func (m *Manager) Prestart(requests ...Request) {
 	if !m.opts.Stock {
 		return
 	}
-	for _, name := range languages {
-		req := Request{Request: executor.Request{Language: name, Limits: sandbox.Limits{}}}
-		if key, ok := keyOf(&req); ok {
+	for i := range requests {
+		if key, ok := keyOf(&requests[i]); ok {
 			m.stock.find(key)
-			m.stock.fill(key, &req)
+			m.stock.fill(key, &requests[i])
 		}
 	}
 }

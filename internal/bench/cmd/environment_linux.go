@@ -50,6 +50,7 @@ var measures = []rowGroup{
 	{"unpack", (*environment).unpack},
 	{"network", (*environment).network},
 	{"packages", (*environment).packages},
+	{"sessions", (*environment).sessions},
 	{"bare", (*environment).bare},
 }
 

@@ -245,6 +245,8 @@ func entryRow(e audit.Entry) []string {
 		return append(row, "(server stopped)")
 	case audit.KindKey:
 		return append(row, strings.TrimSpace("(key "+e.Who.Key+" "+e.Reason)+")")
+	case audit.KindSession:
+		return append(row, "(session "+e.Reason+")", "", "", "", "", "", e.Run)
 	case audit.KindRefused:
 		what := "(refused: " + e.Reason
 		if e.Count > 1 {

@@ -1,7 +1,7 @@
 // Package full is the part of the command line that only sandbox-rund has: every subcommand but run, exec, gc, doctor and version.
 //
-// What. Images, API keys, the server, the audit log, receipts, workspaces, templates, languages, completion and the manual page. For
-// commands of package cli it has the features whose libraries are slow to start: the Docker backend, HTTPS to a server, the attack suite.
+// What. Sessions and the REPL, images, API keys, the server, the audit log, receipts, workspaces, templates, languages, completion and the
+// manual page. For commands of package cli it has the features whose libraries are slow to start: the Docker backend, HTTPS to a server, the attack suite.
 //
 // Place in the flow. cmd/sandbox-rund calls Main; no other package imports this one. It uses internal/cli, which has the list of all
 // subcommands, the flags and the output. Each subcommand is one file that registers itself with implement.
@@ -54,6 +54,7 @@ func fullParts() cli.Full {
 			return build.Collect(ctx, "", dryRun)
 		},
 		Attack:   attackBackend,
+		Interact: interact,
 		Complete: addCompletions,
 	}
 }

@@ -70,6 +70,7 @@ func (c *commands) serveCommand() (*cobra.Command, *serveOptions) {
 		{Title: "Ceilings of requests", Add: o.addCeilingFlags},
 		{Title: "Networks of requests", Add: o.addNetworkFlags},
 		{Title: "What requests may use of this machine", Add: o.addAllowFlags}, {Title: "Load", Add: o.addLoadFlags},
+		{Title: "Sessions", Add: o.addSessionFlags},
 		{Title: "Warm starts", Add: o.addWarmFlags},
 		{Title: "What the server keeps", Add: o.addKeepFlags}, {Title: "Running it", Add: func(fs *pflag.FlagSet) { o.addRunFlags(fs, c) }},
 	}.AddTo(cmd)
@@ -171,6 +172,24 @@ func (o *serveOptions) addLoadFlags(fs *pflag.FlagSet) {
 		cli.ReadCount)
 	cli.AddParsed(fs, &s.Rate, "rate", "", "`number` of runs per second of a key without its own limit (default no limit)", cli.ReadCores)
 	cli.AddParsed(fs, &s.Burst, "burst", "", "`number` of runs at once that --rate does not delay (default --concurrency)", cli.ReadCount)
+}
+
+func (o *serveOptions) addSessionFlags(fs *pflag.FlagSet) {
+	s := &o.settings
+	cli.AddParsed(fs, &s.MaxSessions, "max-sessions", "1000", "`number` of sessions; 0: there are no sessions", readSessions)
+	cli.AddParsed(fs, &s.SessionsPerKey, "sessions-per-key", "", "`number` of sessions of one key (default --max-sessions)", cli.ReadCount)
+	cli.AddParsed(fs, &s.SessionIdle, "session-idle", "30m", "`time` without a call after which a session ends", cli.ReadDuration)
+	cli.AddParsed(fs, &s.SessionLifetime, "session-lifetime", "24h", "`time` after which a session ends", cli.ReadDuration)
+	cli.AddParsed(fs, &s.SessionQueue, "session-queue", "16", "`number` of cells of a session that may wait", cli.ReadCount)
+}
+
+// readSessions parses a number of sessions. Zero is below zero in settings, because a zero setting has its default.
+func readSessions(text string) (int, error) {
+	n, err := sandbox.ParseCount(text)
+	if err == nil && n == 0 {
+		return -1, nil
+	}
+	return n, err
 }
 
 func (o *serveOptions) addWarmFlags(fs *pflag.FlagSet) {

@@ -48,7 +48,8 @@ type Queue struct {
 	top      float64 // the largest use of a key that was active
 	finished finishes
 	drained  bool
-	hold     string // reason for which no run is admitted; empty: runs are admitted
+	kept     sandbox.Size // memory that is in use without a run
+	hold     string       // reason for which no run is admitted; empty: runs are admitted
 }
 
 var (
@@ -246,7 +247,7 @@ func (q *Queue) admitAll(now time.Time) {
 func (q *Queue) admitOne(now time.Time) bool {
 	line := q.line(now)
 	for i, k := range line {
-		if !q.budget.fits(q.promised, k.need) {
+		if !q.fits(k.need) {
 			if k.skipped >= q.o.Overtake {
 				return false
 			}
@@ -264,6 +265,15 @@ func (q *Queue) admitOne(now time.Time) bool {
 		return true
 	}
 	return false
+}
+
+// fits reports whether a run can start. What is kept leaves room for one run. mu is held.
+func (q *Queue) fits(need promise) bool {
+	promised := q.promised
+	if q.running > 0 {
+		promised.memory += q.kept
+	}
+	return q.budget.fits(promised, need)
 }
 
 // line returns the oldest run of each key below its concurrency, in the order of admission. mu is held.
@@ -422,6 +432,17 @@ func (q *Queue) Hold(reason string) {
 	defer q.mu.Unlock()
 	q.hold = reason
 	q.admitAll(time.Now())
+}
+
+// Keep sets how much memory is in use without a run, such as by idle sessions. It is not promised to runs; one run at a time may start in
+// spite of it.
+func (q *Queue) Keep(memory sandbox.Size) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if less := memory < q.kept; less {
+		defer q.admitAll(time.Now())
+	}
+	q.kept = memory
 }
 
 // Load is the state of a queue.

@@ -486,6 +486,38 @@ func TestOptions(t *testing.T) {
 }
 
 // During Hold, new runs are refused with the reason; waiting and accepted runs wait on.
+// Memory that is in use without a run is not promised, but one run may start in spite of it.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := small(t, nil)
+		half := q.budget.memory / 2
+		q.Keep(q.budget.memory)
+		first, err := q.Enter(t.Context(), api.AdmissionRequest{Key: "a", Memory: half})
+		if err != nil {
+			t.Fatal(err)
+		}
+		entered := make(chan func(), 1)
+		go func() {
+			leave, err := q.Enter(t.Context(), api.AdmissionRequest{Key: "a", Memory: half})
+			if err != nil {
+				t.Error(err)
+			}
+			entered <- leave
+		}()
+		synctest.Wait()
+		if len(entered) != 0 {
+			t.Error("a run was admitted into memory that is in use")
+		}
+		q.Keep(0) // control
+		synctest.Wait()
+		if len(entered) != 1 {
+			t.Fatal("the run waits on")
+		}
+		first()
+		(<-entered)()
+	})
+}
+
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := small(t, nil)

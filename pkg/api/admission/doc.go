@@ -26,6 +26,7 @@
 //
 // Concurrency. All methods may be called from any number of goroutines. One lock guards all fields; it is never held during a callback.
 //
-// Limits. The queue counts the limits of runs, not their real use; the caller that measures memory calls Hold. A run that needs more than
+// Limits. The queue counts the limits of runs, not their real use; the caller that measures memory calls Hold, and Keep for memory
+// that is in use without a run, such as that of idle sessions. A run that needs more than
 // the whole budget enters when no other is running. Idle keys are forgotten.
 package admission

@@ -62,6 +62,16 @@ func (a *auditor) Refused(_ context.Context, r api.Refused) {
 	a.count(refusal{keyOf(r.Principal), codes.of(r.Code)})
 }
 
+// Session writes the creation and the end of a session. The executor writes its cells.
+func (a *auditor) Session(_ context.Context, e api.SessionEvent) {
+	entry := a.entry(audit.KindSession)
+	entry.Run, entry.Who.Key, entry.Language, entry.Reason = e.ID, e.Owner, e.Language, "created"
+	if e.Ended != "" {
+		entry.Reason = "ended"
+	}
+	a.append(entry)
+}
+
 func (a *auditor) count(what refusal) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

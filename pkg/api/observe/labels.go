@@ -44,14 +44,14 @@ const (
 var (
 	verdicts = newSet(append(sandbox.Verdicts(), failed)...)
 	phases   = newSet(executor.PhaseInstall, executor.PhaseCompile, executor.PhaseRun)
-	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayInteractive)
+	ways     = newSet(api.WayRun, api.WayStream, api.WayAsync, api.WayBatch, api.WayInteractive, api.WaySession, api.WayCell)
 	tiers    = newSet(sandbox.TierProcess, sandbox.TierNamespace, sandbox.TierContainer, sandbox.TierGVisor, sandbox.TierMicroVM)
 	backends = newSet("native", "oci", "docker", "process")
 	codes    = newSet(
 		wire.CodeInvalid, wire.CodeMalformed, wire.CodeTooLarge, wire.CodeTooSlow, wire.CodeMediaType, wire.CodeUnauthorized, wire.CodeForbidden,
 		wire.CodeRefused, wire.CodeCeiling, wire.CodeNotFound, wire.CodeMethod, wire.CodeNotAccepted, wire.CodeConflict, wire.CodeGone,
 		wire.CodeTooMany, wire.CodeBusy, wire.CodeDraining, wire.CodeUnsupported, wire.CodeMissing, wire.CodeNotStarted, wire.CodeInternal,
-		wire.CodeCancelled, wire.CodeLost, wire.CodeClosed,
+		wire.CodeCancelled, wire.CodeLost, wire.CodeClosed, wire.CodeEnded,
 		codeHost, codeOrigin,
 	)
 	methods = newSet(http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions)
@@ -86,31 +86,30 @@ func (g *growing) of(name string) string {
 	return name
 }
 
-// routes are the paths of the API, longest first. {id} is a name that a client chose.
-var routes = []string{
+// routes are the paths of the API; the first that fits counts. A name in braces is one that a client chose.
+var routes = append([]string{
 	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles +
 		"/{id}",
 	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathLimits, wire.PathHealth,
 	wire.PathOpenAPI,
 	PathMetrics, PathReceiptKey, "/docs", "/", "/index.js", "/style.css",
+}, sessionRoutes()...)
+
+func sessionRoutes() []string {
+	all := []string{wire.PathSessions, wire.PathSessions + "/{id}"}
+	for _, rest := range []string{
+		"cells", "cells/ws", "cells/{cell}", "cells/{cell}/events", "cells/{cell}/ws", "files", "input", "interrupt", "restart", "reset", "check",
+		"complete", "inspect", "variables", "history", "fork", "packages", "network",
+	} {
+		all = append(all, wire.PathSessions+"/{id}/"+rest)
+	}
+	return all
 }
 
 // route returns the route of a path. The path itself is never logged, because a client may have put a secret into it.
 func route(path string) string {
-	if slices.Contains(routes, path) && !strings.Contains(path, "{") {
-		return path
-	}
 	for _, r := range routes {
-		before, after, found := strings.Cut(r, "{id}")
-		rest, ok := strings.CutPrefix(path, before)
-		if !found || !ok {
-			continue
-		}
-		id, end, _ := strings.Cut(rest, "/")
-		if after == "/files" && strings.HasPrefix(end, "files/") {
-			end = "files" // the path of one file
-		}
-		if id != "" && (after == "" && end == "" || after != "" && "/"+end == after) {
+		if fitsRoute(path, r) {
 			return r
 		}
 	}
@@ -118,4 +117,18 @@ func route(path string) string {
 		return wire.PathHealth
 	}
 	return other
+}
+
+// fitsRoute reports whether a path is of a route. Behind /{id}/files is the path of one file.
+func fitsRoute(path, route string) bool {
+	want, got := strings.Split(route, "/"), strings.Split(path, "/")
+	if strings.HasSuffix(route, "/{id}/files") && len(got) > len(want) {
+		got = got[:len(want)]
+	}
+	return slices.EqualFunc(want, got, func(want, got string) bool {
+		if strings.HasPrefix(want, "{") {
+			return got != ""
+		}
+		return got == want
+	})
 }

@@ -60,6 +60,14 @@ func serverFailed(err error) bool {
 	return true
 }
 
+func (l *logs) Session(ctx context.Context, e api.SessionEvent) {
+	attrs := []slog.Attr{slog.String("session", e.ID), slog.String("key", e.Owner), slog.String("language", l.languages.of(e.Language))}
+	if e.Ended != "" {
+		attrs = append(attrs, slog.String("ended", e.Ended))
+	}
+	l.to.LogAttrs(ctx, slog.LevelInfo, "session", attrs...)
+}
+
 func (l *logs) Refused(ctx context.Context, r api.Refused) {
 	level := slog.LevelInfo
 	if r.Status >= http.StatusInternalServerError && r.Code != wire.CodeBusy && r.Code != wire.CodeDraining {

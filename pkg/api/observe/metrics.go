@@ -32,6 +32,9 @@ type metrics struct {
 
 	queue, start   *prometheus.HistogramVec
 	phase, request *prometheus.HistogramVec
+	cell           *prometheus.HistogramVec
+	cells          *prometheus.CounterVec
+	sessions       prometheus.Gauge
 	runs, refusals *prometheus.CounterVec
 	isolation      *prometheus.CounterVec
 	cpu            *prometheus.CounterVec
@@ -65,6 +68,10 @@ func newMetrics(o *Options) *metrics {
 	m.phase = histogram("phase_seconds", "Wall time of the phases of runs, without phases whose result was cached.", longTimes,
 		"language", "phase", "verdict")
 	m.request = histogram("request_seconds", "Time from acceptance of a run until its end.", longTimes, "language", "verdict")
+	m.cell = histogram("cell_seconds", "Time from acceptance of a cell until its end, in the queue of its session, too.", longTimes,
+		"language", "verdict")
+	m.cells = counter("cells_total", "Finished cells of sessions.", "language", "verdict")
+	m.sessions = gauge("sessions", "Live sessions.")
 	m.runs = counter("runs_total", "Finished runs. The verdict error means that there is no result.", "language", "verdict", "way")
 	m.refusals = counter("refusals_total", "Requests that were refused before a run began, by the code of the answer.", "code")
 	m.isolation = counter("isolation_runs_total", "Runs by backend and reached tier.", "backend", "tier")
@@ -165,8 +172,13 @@ func (m *metrics) Finished(_ context.Context, f *api.Finished) {
 		m.refusals.WithLabelValues(refusalCode(f.Err)).Inc()
 		return
 	}
-	m.request.WithLabelValues(language, verdict).Observe(f.Ended.Sub(f.Accepted).Seconds())
-	m.runs.WithLabelValues(language, verdict, ways.of(string(f.Way))).Inc()
+	if f.Way == api.WayCell {
+		m.cell.WithLabelValues(language, verdict).Observe(f.Ended.Sub(f.Accepted).Seconds())
+		m.cells.WithLabelValues(language, verdict).Inc()
+	} else {
+		m.request.WithLabelValues(language, verdict).Observe(f.Ended.Sub(f.Accepted).Seconds())
+		m.runs.WithLabelValues(language, verdict, ways.of(string(f.Way))).Inc()
+	}
 	r := f.Result
 	if r == nil {
 		return
@@ -191,6 +203,14 @@ func (m *metrics) Finished(_ context.Context, f *api.Finished) {
 
 func (m *metrics) Refused(_ context.Context, r api.Refused) {
 	m.refusals.WithLabelValues(codes.of(r.Code)).Inc()
+}
+
+func (m *metrics) Session(_ context.Context, e api.SessionEvent) {
+	if e.Ended == "" {
+		m.sessions.Inc()
+	} else {
+		m.sessions.Dec()
+	}
 }
 
 // answered counts an answered request.

@@ -197,6 +197,10 @@ func everything(t testing.TB) *Observation {
 	}})
 	happen(o, aRun("a", "go", sandbox.VerdictOK))
 	o.Refused(t.Context(), api.Refused{Code: wire.CodeBusy})
+	cell := aRun("b/1", "python", sandbox.VerdictOK)
+	cell.Way = api.WayCell
+	happen(o, cell)
+	o.Session(t.Context(), api.SessionEvent{ID: "b", Language: "python"})
 	_, _ = o.Receipt(t.Context(), aRun("a", "go", sandbox.VerdictOK))
 	o.Access(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/v1/run", nil))
 	return o

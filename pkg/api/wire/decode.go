@@ -325,19 +325,24 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// fields has the fields of a struct by their JSON names: the tagged ones, and the settings of a run.
+// fields has the fields of a struct by their JSON names: the tagged ones, the settings, and those of a run that a session has.
 type fields struct {
 	into     reflect.Value
 	tagged   map[string]int
 	settings []executor.Field
+	run      *fields // of a session; or nil
 }
 
 var tagged sync.Map // of map[string]int, by reflect.Type
 
 func fieldsIn(into reflect.Value) fields {
 	f := fields{into: into}
-	if run, ok := into.Addr().Interface().(*Run); ok {
-		f.settings = run.Settings()
+	if with, ok := into.Addr().Interface().(interface{ Settings() []executor.Field }); ok {
+		f.settings = with.Settings()
+	}
+	if s, ok := into.Addr().Interface().(*Session); ok {
+		run := fieldsIn(reflect.ValueOf(&s.Run).Elem())
+		f.run = &run
 	}
 	t := into.Type()
 	if index, ok := tagged.Load(t); ok {
@@ -365,6 +370,9 @@ func (f *fields) find(name string) reflect.Value {
 			return reflect.ValueOf(f.settings[i].Value).Elem()
 		}
 	}
+	if f.run != nil && slices.Contains(SessionFields, name) {
+		return f.run.find(name)
+	}
 	return reflect.Value{}
 }
 
@@ -373,12 +381,19 @@ func (f *fields) names() []string {
 	for i := range f.settings {
 		names = append(names, f.settings[i].Name)
 	}
+	if f.run != nil {
+		names = append(names, SessionFields...)
+	}
 	slices.Sort(names)
 	return names
 }
 
-// IsField reports whether a Run has a field with that name.
+// IsField reports whether a Run or a Session has a field with that name.
 func IsField(name string) bool {
-	f := fieldsIn(reflect.ValueOf(&Run{}).Elem())
-	return f.find(name).IsValid()
+	for _, v := range []any{&Run{}, &Session{}} {
+		if f := fieldsIn(reflect.ValueOf(v).Elem()); f.find(name).IsValid() {
+			return true
+		}
+	}
+	return false
 }

@@ -49,6 +49,7 @@ const (
 	CodeNotAccepted  = "not_acceptable"   // 406
 	CodeConflict     = "conflict"         // 409: not possible in this state
 	CodeGone         = "gone"             // 410: no longer kept
+	CodeEnded        = "session_ended"    // 410: the session's interpreter has ended; the detail has the cause
 	CodeTooMany      = "too_many"         // 429: the client has used up its own share
 	CodeBusy         = "busy"             // 503: the server has no capacity left
 	CodeDraining     = "draining"         // 503: the server is shutting down
@@ -85,6 +86,7 @@ var problemTable = [...]struct {
 	{CodeNotAccepted, 406, "The answer is not available in that type", "leave out the header Accept"},
 	{CodeConflict, 409, "Not possible in this state", "repeat the request when the state has changed"},
 	{CodeGone, 410, "The object is no longer kept", "submit the run again"},
+	{CodeEnded, 410, "The interpreter of the session has ended", "POST " + PathSessions + "/{id}/restart, or close the session"},
 	{CodeTooMany, 429, "Your share is used up for now", ""},
 	{CodeBusy, 503, "The server is busy", ""},
 	{CodeDraining, 503, "The server is shutting down", ""},

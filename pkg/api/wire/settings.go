@@ -19,6 +19,11 @@ func (r *Run) Settings() []executor.Field {
 			fields = append(fields, executor.Field{Name: "compile_" + l.Name, Doc: l.CompileDoc, Value: l.Field(&r.CompileLimits)})
 		}
 	}
+	return asJSON(fields)
+}
+
+// asJSON gives fields their descriptions, and values that read and write their JSON.
+func asJSON(fields []executor.Field) []executor.Field {
 	for i := range fields {
 		if fields[i].Doc == "" {
 			fields[i].Doc = sandbox.Sentence(fields[i].Usage)
@@ -41,25 +46,35 @@ func (r *Run) Settings() []executor.Field {
 
 // MarshalJSON writes the fields that are set.
 func (r Run) MarshalJSON() ([]byte, error) {
+	type tagged Run
+	return withSettings(tagged(r), r.Settings())
+}
+
+// withSettings writes a struct, and the settings that are set.
+func withSettings(tagged any, settings []executor.Field) ([]byte, error) {
 	set := map[string]any{}
-	for _, f := range r.Settings() {
+	for _, f := range settings {
 		if f.IsSet() {
 			set[f.Name] = f.Value
 		}
 	}
-	type tagged Run
-	b, err := json.Marshal(tagged(r))
-	settings, failed := json.Marshal(set)
-	switch {
-	case err != nil || failed != nil:
+	b, err := json.Marshal(tagged)
+	rest, failed := json.Marshal(set)
+	if err != nil || failed != nil {
 		return nil, errors.Join(err, failed)
-	case len(set) == 0:
-		return b, nil
-	case len(b) > len("{}"):
-		settings[0] = ','
-		return append(b[:len(b)-1], settings...), nil
 	}
-	return settings, nil
+	return joinObjects(b, rest), nil
+}
+
+// joinObjects makes one JSON object of two.
+func joinObjects(a, b []byte) []byte {
+	switch {
+	case len(b) == len("{}"):
+		return a
+	case len(a) == len("{}"):
+		return b
+	}
+	return append(append(a[:len(a)-1], ','), b[1:]...)
 }
 
 // UnmarshalJSON reads a run as [Decode] does.

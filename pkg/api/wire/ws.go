@@ -9,6 +9,8 @@ import "encoding/json"
 //	                  {"type":"signal","signal":"SIGINT"}                for the program
 //	                  {"type":"resize","rows":24,"cols":80}              of its terminal
 //	                  {"type":"cancel"}                                  end the run: SIGTERM, or SIGINT with "signal":"SIGINT"
+//	                  {"type":"input","data":"…"}                        a cell: the line that its input event asks for
+//	                  {"type":"input_end"}                               a cell: there is no more input
 //	server → client   {"seq":…,"kind":…,…}                               each event, as --format ndjson prints it; the last has kind "result"
 //	                  {"kind":"error","problem":{…}}                     in place of the result: the reason, or why a message was refused
 //	                  {"kind":"ack","bytes":N}                           so many bytes of stdin were taken in all
@@ -27,6 +29,8 @@ const (
 	MessageSignal     = "signal"
 	MessageResize     = "resize"
 	MessageCancel     = "cancel"
+	MessageInput      = "input"
+	MessageInputEnd   = "input_end"
 )
 
 // SignalInterrupt is the signal of a cancel message after a Ctrl-C.
@@ -40,6 +44,7 @@ type Message struct {
 	Signal   string `json:"signal,omitempty"`
 	Rows     uint16 `json:"rows,omitempty"`
 	Cols     uint16 `json:"cols,omitempty"`
+	Seq      uint64 `json:"seq,omitempty"` // of the event that asks for input; 0: any
 }
 
 // The kinds of lines and messages that are not events.
