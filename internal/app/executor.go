@@ -27,6 +27,7 @@ type ExecutorOptions struct {
 	Registries           deps.Registries
 	InstallFrom          []string
 	InstallDisk          sandbox.Size
+	LayersSize           sandbox.Size // of deps.Store
 	Installations        int
 }
 
@@ -42,6 +43,9 @@ func NewExecutor(m *sandbox.Manager, e ExecutorOptions) (*executor.Executor, err
 		OnPreparationFailure: e.OnPreparationFailure, Prestart: e.Prestart, SharedCache: e.SharedCache, OwnKey: e.OwnKey, Images: Images(),
 		InstallFrom: e.InstallFrom, InstallDisk: e.InstallDisk, Installations: e.Installations,
 		Registries: e.Registries, RegistriesFile: deps.RegistriesFile(), Layers: Layers(),
+	}
+	if o.Layers != nil {
+		o.Layers.Quota = e.LayersSize
 	}
 	if o.DefaultImages, err = defaultImages(os.Environ()); err != nil {
 		return nil, err

@@ -122,6 +122,8 @@ type Options struct {
 	// Internet returns a command that carries out the suite against a backend of the same kind and prints the report as JSON, as
 	// doctor --attack --json does. Run starts it in a test internet (package testnet), for the cases of networks with rules.
 	Internet func() *exec.Cmd
+	// Install carries out installations of packages on a backend of the same kind. Without it that case does not apply.
+	Install Install
 	// Escape makes a text safe for terminals (A6). Without it only the library's part is attacked.
 	Escape func(string) string
 	// Only are the ids to carry out; default all.

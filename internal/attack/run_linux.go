@@ -24,7 +24,7 @@ type attackCase struct {
 
 // cases is every row of the threat list that has a case, in its order.
 func cases() []attackCase {
-	return slices.Concat(fileCases(), callCases(), resourceCases(), networkCases(), internetCases(), doorCases())
+	return slices.Concat(fileCases(), callCases(), resourceCases(), networkCases(), internetCases(), installCases(), doorCases())
 }
 
 // IDs lists the ids of all cases.
@@ -63,6 +63,7 @@ var ofEngine = map[string]string{
 	"N6":  withoutRules,
 	"N7":  withoutRules,
 	"N8":  withoutRules,
+	"N9":  withoutRules,
 	"F3":  "roots are images, which the engine unpacks and mounts",
 	"F4":  "the engine masks; roots are images",
 	"F5":  "the engine mounts /proc; roots are images",

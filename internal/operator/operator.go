@@ -71,6 +71,7 @@ type Settings struct {
 	Images          []string     `flag:"allow-image"`         // references, or prefixes that end in *; empty: all images of the store
 	Packages        []string     `flag:"allow-packages"`      // registries from which requests may install
 	PackagesSize    sandbox.Size `flag:"max-packages-size"`   // of the disk of one installation
+	LayersSize      sandbox.Size `flag:"max-layers-size"`     // of all installed packages of one key
 	Installations   int          `flag:"max-installations"`   // at a time
 	Webhooks        bool         `flag:"webhooks"`
 	WebhookHosts    []string     `flag:"webhook-host"` // hosts that may be private or have plain HTTP

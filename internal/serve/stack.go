@@ -72,7 +72,7 @@ func newStack(ctx context.Context, s *operator.Settings, b sandbox.Backend, chos
 	if e.Executor, err = app.NewExecutor(e.manager, app.ExecutorOptions{
 		Audit: auditLog, EntryPoint: audit.EntryAPI, Prestart: e.pool != nil, SharedCache: s.ShareCompiled, OwnKey: requestcheck.Owner,
 		Registries: registry.Local{File: deps.RegistriesFile()}, InstallFrom: append([]string{}, s.Packages...), InstallDisk: s.PackagesSize,
-		Installations:        s.Installations,
+		LayersSize: s.LayersSize, Installations: s.Installations,
 		OnPreparationFailure: e.logPreparationFailure,
 	}); err != nil {
 		return nil, errors.Join(err, e.close())

@@ -15,6 +15,10 @@
 //
 // Concurrency. A Store may be used from any number of goroutines and processes. [Store.Lock] admits one installation of a key at a time.
 //
+// Quota. [Store.Quota] bounds the layers of each tenant together. Before a layer is kept, Add removes the tenant's layers that were not used
+// for longest and that no sandbox shows, until there is room, and refuses the layer if that is not enough. An image that several tenants
+// have installed counts for each of them.
+//
 // Limits. Archives are untrusted; the image store bounds and checks them. Layers are not shared between tenants unless the caller leaves the
 // tenant out of the key. Linux only, as the image store.
 package deps
@@ -28,13 +32,23 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
-// Key names a layer by what was asked for.
+// Key names a layer by what was asked for: a digest, and that of the tenant before it, if there is one.
 type Key string
+
+// tenant returns the digest of the tenant; "" without one.
+func (k Key) tenant() string {
+	tenant, _, found := strings.Cut(string(k), ".")
+	if !found {
+		return ""
+	}
+	return tenant
+}
 
 // Want is everything that decides what an installation yields.
 type Want struct {
@@ -69,7 +83,12 @@ func (w *Want) Key() (Key, error) {
 		return "", err
 	}
 	sum := sha256.Sum256(text)
-	return Key(hex.EncodeToString(sum[:16])), nil
+	key := hex.EncodeToString(sum[:16])
+	if w.Tenant != "" {
+		tenant := sha256.Sum256([]byte(w.Tenant))
+		key = hex.EncodeToString(tenant[:8]) + "." + key
+	}
+	return Key(key), nil
 }
 
 // RegistriesFile returns the path of the user's configuration of registries; "" for a user without a configuration directory.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -34,12 +35,15 @@ type Store struct {
 	Open func(create bool) (*image.Store, error)
 	// Dir is the directory of locks.
 	Dir string
+	// Quota is the size of all layers of a tenant; 0: without bound.
+	Quota sandbox.Size
 }
 
 // Lease is a layer that is kept until Release.
 type Lease struct {
 	language.Layer
 	Release func()
+	touch   func() // notes the use, for Store.Quota
 }
 
 // ErrNotFound: there is no layer of that key.
@@ -63,7 +67,11 @@ func (s *Store) Find(l string, k Key) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	return use(store, img)
+	lease, err := use(store, img)
+	if err == nil {
+		lease.touch()
+	}
+	return lease, err
 }
 
 func use(store *image.Store, img *image.Image) (*Lease, error) {
@@ -74,7 +82,10 @@ func use(store *image.Store, img *image.Image) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := &Lease{Layer: language.Layer{ID: img.ID, Dir: lease.Dir(), Lock: new(language.Lock)}, Release: func() { _ = lease.Close() }}
+	found := &Lease{
+		Layer:   language.Layer{ID: img.ID, Dir: lease.Dir(), Lock: new(language.Lock)},
+		Release: func() { _ = lease.Close() }, touch: lease.Touch,
+	}
 	text, err := os.ReadFile(filepath.Join(lease.Dir(), lockName))
 	if err == nil {
 		err = json.Unmarshal(text, found.Lock)
@@ -88,6 +99,11 @@ func use(store *image.Store, img *image.Image) (*Lease, error) {
 
 // Lock waits until no other process installs the key's packages, and keeps others from it until the result is closed.
 func (s *Store) Lock(ctx context.Context, k Key) (io.Closer, error) {
+	// One of a fixed number of files, so that none has to be removed. Keys that share one wait for each other.
+	return s.lock(ctx, "lock-"+string(k[len(k)-2:]))
+}
+
+func (s *Store) lock(ctx context.Context, name string) (io.Closer, error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -96,8 +112,7 @@ func (s *Store) Lock(ctx context.Context, k Key) (io.Closer, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	// One of a fixed number of files, so that none has to be removed. Keys that share one wait for each other.
-	f, err := dir.Open("lock-"+string(k[:2]), userdir.Write)
+	f, err := dir.Open(name, userdir.Write)
 	if err != nil {
 		return nil, err
 	}
@@ -142,17 +157,98 @@ func (s *Store) Add(ctx context.Context, k Key, archive io.ReaderAt, size int64,
 			return io.NopCloser(io.NewSectionReader(from, offset, size-offset)), nil
 		}}
 	}
+	if s.Quota > 0 {
+		held, err := s.lock(ctx, "quota-"+k.tenant()[:min(2, len(k.tenant()))]) // until the layer counts
+		if err != nil {
+			return nil, err
+		}
+		defer held.Close()
+		if err := s.makeRoom(store, k, sandbox.Size(size)); err != nil {
+			return nil, err
+		}
+	}
 	before, _ := store.Lookup(name(lock.Language, k)) // nil: there is none
+	old := ""
+	if before != nil { // its name moves to the new one; with another name it counts for its tenant as long as it is there
+		old = name(lock.Language, replaced(k, before.ID))
+		if _, err := store.Tag(before.ID, old); err != nil {
+			return nil, err
+		}
+	}
 	img, err := store.Add(ctx, image.Source{
 		Names: []string{name(lock.Language, k)}, Config: layerConfig, Layers: []image.Layer{layer(archive, size), layer(bytes.NewReader(second.Bytes()), int64(second.Len()))},
 	})
+	if before != nil { // one that a sandbox shows stays, until a later installation needs its place, or deps prune
+		_, _, removed := store.Remove(old, false)
+		if err == nil && removed != nil && !errors.Is(removed, image.ErrInUse) && !errors.Is(removed, image.ErrNotFound) {
+			err = removed
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	if before != nil && before.ID != img.ID && len(before.Names) == 1 {
-		_, _, _ = store.Remove(before.ID, false) // one that a sandbox shows stays until deps prune
-	}
 	return use(store, img)
+}
+
+// replacedMark begins the last part of a key of a layer that another one has replaced.
+const replacedMark = "replaced-"
+
+// replaced returns the key of the replaced layer of a key.
+func replaced(k Key, id string) Key {
+	own := replacedMark + strings.TrimPrefix(id, "sha256:")[:16]
+	if tenant := k.tenant(); tenant != "" {
+		own = tenant + "." + own
+	}
+	return Key(own)
+}
+
+// makeRoom removes layers of the tenant of a key, until another one of that size is within the quota.
+func (s *Store) makeRoom(store *image.Store, k Key, size sandbox.Size) error {
+	images, err := store.List()
+	if err != nil {
+		return err
+	}
+	var used sandbox.Size
+	own := map[*image.Image][]string{} // the tenant's names
+	for _, img := range images {
+		for _, n := range img.Names {
+			_, key, layer := strings.Cut(strings.TrimPrefix(n, host), ":")
+			if layer && strings.HasPrefix(n, host) && Key(key).tenant() == k.tenant() {
+				own[img] = append(own[img], n)
+			}
+		}
+		if own[img] != nil {
+			used += sandbox.Size(img.Size)
+		}
+	}
+	refuse := func(why string, args ...any) error {
+		return sandbox.Errorf(sandbox.ErrRefused, "deps",
+			"fewer or smaller packages, sandbox-run deps rm on the server's machine, or a larger max-layers-size",
+			"the packages need %v, and all layers of a key may have %v (max-layers-size)%s", size, s.Quota, fmt.Sprintf(why, args...))
+	}
+	if size > s.Quota {
+		return refuse("")
+	}
+	for _, img := range slices.SortedFunc(maps.Keys(own), func(a, b *image.Image) int { return store.LastUse(a).Compare(store.LastUse(b)) }) {
+		if used+size <= s.Quota {
+			return nil
+		}
+		var busy error
+		for _, n := range own[img] {
+			if _, _, err := store.Remove(n, false); errors.Is(err, image.ErrInUse) {
+				busy = err
+			} else if err != nil && !errors.Is(err, image.ErrNotFound) {
+				return err
+			}
+		}
+		if busy == nil {
+			used -= sandbox.Size(img.Size)
+		}
+	}
+	if used+size <= s.Quota {
+		return nil
+	}
+	return refuse("; running programs of the key use layers with %v", used)
 }
 
 // Info describes a kept layer.
@@ -198,7 +294,9 @@ func (s *Store) List() ([]Info, error) {
 		for _, n := range img.Names {
 			if rest, ok := strings.CutPrefix(n, host); ok {
 				l, key, _ := strings.Cut(rest, ":")
-				i.Language, i.Keys = l, append(i.Keys, Key(key))
+				if i.Language = l; !strings.Contains(key, replacedMark) {
+					i.Keys = append(i.Keys, Key(key))
+				}
 			}
 		}
 		if lease, err := use(store, img); err == nil {

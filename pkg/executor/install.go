@@ -355,6 +355,9 @@ func (x *execution) keepLayer(ctx context.Context, id string, in *installation, 
 	lock.Language, lock.Version, lock.Platform = x.plan.Language, x.plan.Version, runtime.GOOS+"/"+runtime.GOARCH
 	lock.Requires, lock.Packages = in.packages.Requirements, language.SortPackages(lock.Packages)
 	lease, err := x.e.opts.Layers.Add(ctx, in.key, spool, size, lock)
+	if errors.Is(err, sandbox.ErrRefused) {
+		return err // the quota
+	}
 	if err != nil {
 		return &sandbox.Error{Op: "keep the packages", Err: err}
 	}

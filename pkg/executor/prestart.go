@@ -13,9 +13,6 @@ import (
 // start before the program is known, the pool can still prepare the sandbox; but not on an image, which its owner may remove.
 func (x *execution) prestarted(phases []Phase) (list []sandbox.Process) {
 	waits := slices.ContainsFunc(phases, func(p Phase) bool { return p.Process.Warm != nil })
-	if x.plan.layer != nil { // it can be removed and installed anew while a sandbox that shows it waits
-		return nil
-	}
 	if !x.e.opts.Prestart || !waits && x.plan.Spec.Root.From != (sandbox.ImageRef{}) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,25 @@ func (l *Lease) Dir() string { return l.dir }
 func (l *Lease) Close() error {
 	l.once.Do(func() { l.close = l.held.Close() })
 	return l.close
+}
+
+// Touch notes that the image is used now: see LastUse. On a disk that can only be read, it does nothing.
+func (l *Lease) Touch() {
+	now := unix.NsecToTimeval(time.Now().UnixNano())
+	_ = unix.Futimes(int(l.held.Fd()), []unix.Timeval{now, now})
+}
+
+// LastUse returns the time of the last Touch of an image, or that of its unpacking; zero for one that is not unpacked.
+func (s *Store) LastUse(img *Image) time.Time {
+	hex, err := digestHex(img.ID)
+	if err != nil {
+		return time.Time{}
+	}
+	st, err := os.Stat(s.path(rootsDir, hex))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
 }
 
 // Use leases an image for sandboxes. It unpacks an image again whose files a power cut may have damaged.

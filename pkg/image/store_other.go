@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"runtime"
+	"time"
 
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -44,6 +45,9 @@ func (*Store) Blob(string) (io.ReadCloser, error) { return nil, unsupported() }
 
 // Use returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Use(*Image) (*Lease, error) { return nil, unsupported() }
+
+// LastUse is zero.
+func (*Store) LastUse(*Image) time.Time { return time.Time{} }
 
 // Add returns an error of kind sandbox.ErrUnsupported.
 func (*Store) Add(context.Context, Source) (*Image, error) { return nil, unsupported() }
@@ -84,6 +88,9 @@ type Lease struct{}
 
 // Dir is empty.
 func (*Lease) Dir() string { return "" }
+
+// Touch does nothing.
+func (*Lease) Touch() {}
 
 // Close does nothing.
 func (*Lease) Close() error { return nil }

@@ -32,6 +32,7 @@ type hello struct {
 	excess   float64
 	ratio    float64
 	cached   float64 // bar of the ratio if the source is unchanged
+	deps     []string
 }
 
 var hellos = []hello{

@@ -66,9 +66,14 @@ func (h *packageHome) close() error {
 // cli is a command of a user whose layers are in a directory of that name.
 func (h *packageHome) cli(layers string, args ...string) *program {
 	p := h.program(h.environment.cli, args...)
-	p.env = []string{"SANDBOX_RUN_REGISTRIES_FILE=" + h.registries(), "SANDBOX_RUN_IMAGES=" + filepath.Join(h.dir, layers),
-		"XDG_CACHE_HOME=" + filepath.Join(h.dir, "cache"), "SANDBOX_RUN_SERVER=never", "SANDBOX_RUN_AUDIT_LOG=off"}
+	p.env = append(h.env(layers), "SANDBOX_RUN_SERVER=never", "SANDBOX_RUN_AUDIT_LOG=off")
 	return p
+}
+
+// env are the variables of that user.
+func (h *packageHome) env(layers string) []string {
+	return []string{"SANDBOX_RUN_REGISTRIES_FILE=" + h.registries(), "SANDBOX_RUN_IMAGES=" + filepath.Join(h.dir, layers),
+		"XDG_CACHE_HOME=" + filepath.Join(h.dir, "cache")}
 }
 
 // packages measures installations, and runs with what they have installed.
@@ -88,14 +93,123 @@ func (s *environment) packages(ctx context.Context) (rows []bench.Row, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
-	for _, measure := range []func(context.Context, []string) (bench.Row, error){h.cached, h.install, h.together} {
+	for _, measure := range []func(context.Context, []string) (bench.Row, error){h.cached, h.warm, h.install, h.together} {
 		row, err := measure(ctx, names)
 		if err != nil {
 			return nil, err
 		}
 		rows = append(rows, row)
 	}
-	return rows, nil
+	row, err := s.lodash(ctx)
+	return append(rows, row), err
+}
+
+// warm compares a request to a server that shows a layer with the same request without packages. Both are forks of interpreters that wait.
+func (h *packageHome) warm(ctx context.Context, names []string) (row bench.Row, err error) {
+	env := append(h.env("served"), systemPath())
+	v, err := h.serveWith(ctx, env, "--allow-packages", "pypi")
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, v.close()) }()
+	const asked = 5 // before the first pair, so that both shapes are in demand
+	request := func(deps []string) (bench.Run, error) {
+		program := of("python")
+		program.deps = deps
+		ask := func(ctx context.Context, _ int) (bench.Sample, error) {
+			began := time.Now()
+			err := v.hello(ctx, &program)
+			wall := time.Since(began)
+			time.Sleep(refillTime)
+			return bench.Sample{Wall: wall}, err
+		}
+		for range asked {
+			if _, err := ask(ctx, 0); err != nil {
+				return nil, err
+			}
+		}
+		time.Sleep(refillWait)
+		return ask, nil
+	}
+	with, err := request(names)
+	if err != nil {
+		return row, err
+	}
+	without, err := request(nil)
+	if err != nil {
+		return row, err
+	}
+	before, err := v.metric(ctx, warmStarts)
+	if err != nil {
+		return row, err
+	}
+	a, b, err := bench.Pairs(ctx, h.warmup, h.pairs, with, without)
+	if err != nil {
+		return row, err
+	}
+	after, err := v.metric(ctx, warmStarts)
+	if err != nil {
+		return row, err
+	}
+	row = bench.Compare("python with a layer of 20 packages, HTTP over the unix socket, warm", "without packages", a, b, 0)
+	row.Bar = &bench.Bar{Limit: 2, OfExcess: true}
+	row.Note = fmt.Sprintf("%.0f of %d requests were warm starts", after-before, 2*(h.warmup+h.pairs))
+	return row, nil
+}
+
+// warmStarts is the server's counter of requests that a waiting process has served.
+const warmStarts = "sandbox_run_pool_warm_starts_total"
+
+// The size of lodash 4.17.21.
+const (
+	lodashFiles = 1054
+	lodashBytes = 1_413_000
+)
+
+// lodash compares the first run with a package of lodash's size with a bare installation and a bare run. Each has an empty store and an empty
+// cache of npm.
+func (s *environment) lodash(ctx context.Context) (row bench.Row, err error) {
+	const node, npm = "/usr/bin/node", "/usr/bin/npm"
+	for _, program := range []string{node, npm} {
+		if _, err := os.Stat(program); err != nil {
+			return row, fmt.Errorf("%w; try: scripts/deps.sh bench", err)
+		}
+	}
+	lodash := testregistry.NPMPackage{Name: "lodash", Version: "4.17.21", Files: map[string]string{"index.js": "module.exports = { VERSION: '4.17.21' };\n"}}
+	for i := range lodashFiles - len(lodash.Files) - 1 { // package.json is one
+		line := fmt.Sprintf("function f%d(value) { return value == null ? %d : f%d.name.length + value; }\n", i, i*i, i)
+		lodash.Files[fmt.Sprintf("f%d.js", i)] = strings.Repeat(line, lodashBytes/lodashFiles/len(line))
+	}
+	h, err := s.newPackageHome(testregistry.NPM(lodash), "/-/")
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, h.close()) }()
+	const code = "require('lodash').VERSION"
+	ours := func(_ context.Context, number int) (bench.Sample, error) {
+		layers := "install" + strconv.Itoa(number)
+		return timed(h.cli(layers, "--deps", "lodash", "--lang", "javascript", "--code", code).run, func() error {
+			return removal.Tree(ctx, filepath.Join(h.dir, layers))
+		})
+	}
+	bare := func(_ context.Context, number int) (bench.Sample, error) {
+		target := filepath.Join(h.dir, "bare"+strconv.Itoa(number))
+		install := h.program(npm, "install", "--prefix", target, "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error",
+			"--userconfig=/dev/null", "--cache="+filepath.Join(target, "cache"), "--registry="+h.url+"/", "lodash")
+		run := h.program(node, "-e", code)
+		run.env = []string{"NODE_PATH=" + filepath.Join(target, "node_modules")}
+		if err := os.Mkdir(target, 0o700); err != nil {
+			return bench.Sample{}, err
+		}
+		return timed(func() error { return errors.Join(install.run(), run.run()) }, func() error { return removal.Tree(ctx, target) })
+	}
+	a, b, err := bench.Pairs(ctx, min(1, s.warmup), min(s.probes, 20), ours, bare)
+	if err != nil {
+		return row, err
+	}
+	row = bench.Compare("first run with lodash, installation included", "npm install and node", a, b, 1.3)
+	row.Note = fmt.Sprintf("%d files of lodash's size; the same registry on the loopback", lodashFiles)
+	return row, nil
 }
 
 // cached compares a run that shows a layer with the same run without packages.

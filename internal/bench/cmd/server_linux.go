@@ -185,6 +185,9 @@ func (v *server) get(ctx context.Context, path string) (*answer, error) {
 func (v *server) hello(ctx context.Context, h *hello) error {
 	n := int(v.number.Add(1))
 	body := map[string]any{"language": h.language, "code": fmt.Sprintf(h.text, n), "name": h.file}
+	if h.deps != nil {
+		body["deps"] = h.deps
+	}
 	if h.compiled {
 		body["cpus"] = 2 // as for the reference
 	}
@@ -200,7 +203,7 @@ func (v *server) hello(ctx context.Context, h *hello) error {
 		return fmt.Errorf("%s of %d: %s, %q, %q", h.language, n, a.Verdict, a.Stdout, a.Stderr)
 	}
 	for _, p := range a.Phases {
-		if p.Cached { // nothing was measured
+		if p.Cached && p.Name != "install" { // nothing was measured
 			return fmt.Errorf("%s of %d: its phase %s was cached: the source is not new", h.language, n, p.Name)
 		}
 	}

@@ -61,13 +61,18 @@ func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, 
 		Out: c.Std.Out, Err: c.Std.Err, Text: !c.JSON, Live: cli.IsTerminal(c.Std.Err) && !c.JSON, Colour: bool(c.Palette(c.Std.Out)),
 		Escape: cli.EscapeText,
 	}
+	work, err := os.MkdirTemp("", "sandbox-run-attack-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
 	report, err := run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: cli.EscapeText,
 		Victim: func(mark string) *exec.Cmd { return newVictim(self, tier, mark, flags) },
 		Internet: func() *exec.Cmd {
 			return exec.Command(self, append([]string{"doctor", "--attack", "--json"}, flags...)...)
 		},
-		OnStart: show.Started, OnResult: show.Ended,
+		Install: installer(b, self, work), OnStart: show.Started, OnResult: show.Ended,
 	})
 	show.Clear()
 	switch {

@@ -146,6 +146,15 @@ func dirName(name string) string {
 	return filepath.Join(dirsAt, dirPrefix()+name)
 }
 
+// NameOfDir returns the name of the supervisor of this user, dead or alive, whose directory has that path; "" for other paths.
+func NameOfDir(dir string) string {
+	name, ok := strings.CutPrefix(dir, dirName(""))
+	if !ok || name == "" || strings.Contains(name, "/") {
+		return ""
+	}
+	return name
+}
+
 // dirsAt is the directory with all of them, and dirPrefix the prefix of a user's names.
 const dirsAt = "/var/tmp"
 

@@ -113,6 +113,7 @@ func attackAll(t *testing.T, b *Backend, runtime string, expected map[string]str
 		why, foreseen := known[res.ID]
 		delete(known, res.ID)
 		switch {
+		case res.Outcome == attack.NotApplicable && res.ID == "N9": // doctor --attack carries it out
 		case res.Outcome == attack.Held && runtime == "runsc" && res.ID == "S10": // on a fast machine
 		case res.Outcome == attack.Held && foreseen:
 			t.Errorf("%s held, though it is said not to: %s", res.ID, why.why)

@@ -234,7 +234,7 @@ func (b *Backend) groupLimits(l sandbox.Limits) cgroup.Limits {
 func (b *Backend) Collect(ctx context.Context, dryRun bool) ([]sandbox.Residue, error) {
 	var left []sandbox.Residue
 	if b.host.Self.Privileged { // an ordinary user's runtimes make no groups
-		left = collectGroups(dryRun)
+		left = append(collectGroups(dryRun), collectRuntimes(dryRun)...)
 	}
 	more, err := b.host.Collect(ctx, dryRun)
 	return append(left, more...), err

@@ -20,14 +20,15 @@ import (
 // bundle is a bundle that is being made, in the mount namespace of root's mount thread or of a runtime helper.
 type bundle struct {
 	*bundleParts
-	mounts []string // in the order in which they were made
-	names  []string // of files and directories that are no mounts
-	pipe   *os.File // the config of a runtime that was started early
+	mounts []string    // in the order in which they were made
+	names  []string    // of files and directories that are no mounts
+	pipe   [2]*os.File // both ends of the config of a runtime that was started early
 }
 
 // makeDir makes the bundle's directory. A runtime that is started early finds a pipe there in place of its config: it
 // does all the work that needs no config, reads from the pipe, and waits. If the supervisor ends before it writes the
-// config, the runtime ends too.
+// config, the runtime ends too, at the end of the pipe. The pipe has no name of its own: a runtime that comes only after
+// the supervisor's end finds nothing behind the link, whereas the open of a FIFO would wait for a writer for ever.
 func (b *bundle) makeDir(early bool) error {
 	if err := os.Mkdir(b.Dir, 0o711); err != nil {
 		return err
@@ -36,25 +37,25 @@ func (b *bundle) makeDir(early bool) error {
 	if !early {
 		return nil
 	}
-	if err := unix.Mkfifo(b.config(), 0o600); err != nil {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return err
 	}
-	b.names = append(b.names, b.config())
-	fd, err := unix.Open(b.config(), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == nil {
-		b.pipe = os.NewFile(uintptr(fd), b.config())
+	for n, fd := range ends {
+		b.pipe[n] = os.NewFile(uintptr(fd), b.config())
 	}
-	return err
+	b.names = append(b.names, b.config())
+	return os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ends[0]), b.config())
 }
 
 func (b *bundle) config() string { return filepath.Join(b.Dir, "config.json") }
 
 // write makes the config. With a pipe, a file takes the pipe's place before write writes to the pipe: a runtime that has
 // found the pipe reads the whole config from it, and a runtime that opens the path later reads it from the file. A
-// runtime may have found the pipe and not opened it yet: the supervisor's end stays open until the container runs,
-// otherwise that runtime would wait for a writer for ever. The config ends with its last bracket, not with the pipe.
+// runtime may have found the pipe and not opened it yet: the supervisor's ends stay open until the container runs. The
+// config ends with its last bracket, not with the pipe.
 func (b *bundle) write() error {
-	if b.pipe == nil {
+	if b.pipe[1] == nil {
 		b.names = append(b.names, b.config())
 		return os.WriteFile(b.config(), b.Config, 0o600)
 	}
@@ -68,12 +69,12 @@ func (b *bundle) write() error {
 		return err
 	}
 	// There may be no reader yet that empties the pipe: all of the config must fit.
-	if size, err := unix.FcntlInt(b.pipe.Fd(), unix.F_GETPIPE_SZ, 0); err == nil && size < len(b.Config) {
-		if _, err := unix.FcntlInt(b.pipe.Fd(), unix.F_SETPIPE_SZ, len(b.Config)); err != nil {
+	if size, err := unix.FcntlInt(b.pipe[1].Fd(), unix.F_GETPIPE_SZ, 0); err == nil && size < len(b.Config) {
+		if _, err := unix.FcntlInt(b.pipe[1].Fd(), unix.F_SETPIPE_SZ, len(b.Config)); err != nil {
 			return fmt.Errorf("config of %d bytes: %w", len(b.Config), err)
 		}
 	}
-	n, err := unix.Write(int(b.pipe.Fd()), b.Config)
+	n, err := unix.Write(int(b.pipe[1].Fd()), b.Config)
 	if err == nil && n < len(b.Config) {
 		err = io.ErrShortWrite
 	}
@@ -114,9 +115,12 @@ func (b *bundle) put(mount int, name string) error {
 	return nil
 }
 
+// closePipe ends the pipe of an early start. Without one, and the second time, it only returns an error.
+func (b *bundle) closePipe() error { return errors.Join(b.pipe[0].Close(), b.pipe[1].Close()) }
+
 // remove undoes makeDir and fill, however far they have come. It removes nothing below a mount: a volume may be one.
 func (b *bundle) remove() error {
-	_ = b.pipe.Close() // Close of nil is allowed, and a second Close
+	_ = b.closePipe()
 	var errs []error
 	for _, at := range slices.Backward(b.mounts) {
 		errs = append(errs, unix.Unmount(at, unix.MNT_DETACH))

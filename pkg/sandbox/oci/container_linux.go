@@ -219,7 +219,7 @@ func (c *container) setUp(ctx context.Context) error {
 		return failure(c.kind.name+" run", "runtime", err)
 	}
 	if b := c.bundle; b != nil {
-		_ = b.pipe.Close() // the runtime has its config; Close of nil is allowed
+		_ = b.closePipe() // the runtime has its config
 	}
 	c.InitPID = c.Init.ContainerPID()
 	fd, err := unix.PidfdOpen(c.InitPID, 0)

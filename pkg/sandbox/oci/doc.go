@@ -34,11 +34,11 @@
 //
 // Volumes with runsc that lie in the root are mounts of the bundle: gVisor caches attributes of the root's files.
 //
-// Early start. runc is started before its bundle is made and blocks on a pipe in place of config.json. The file replaces the pipe first,
-// then its content is written to the pipe, so that early and late readers get the same. If the bundle can not be made, the runtime is
-// killed; if the supervisor dies, the pipe ends. While runc starts, the supervisor moves it once into the cgroup that it is in: on v1 the
-// first move of a process waits for all processors, and this wait then overlaps with the rest. A started container has copies of its
-// mounts.
+// Early start. runc is started before its bundle is made and blocks on a pipe in place of config.json: a link to a descriptor of the
+// supervisor. The file replaces the link first, then its content is written to the pipe, so that early and late readers get the same. If
+// the bundle can not be made, the runtime is killed; if the supervisor dies, the pipe ends, and the link leads nowhere. While runc starts,
+// the supervisor moves it once into the cgroup that it is in: on v1 the first move of a process waits for all processors, and this wait
+// then overlaps with the rest. A started container has copies of its mounts.
 //
 // Cgroups. With runc the program is in sandbox-run/<supervisor>/<n>, as with native, and the init is outside. On v1 the runtime gets a
 // group sandbox-run-oci-<supervisor>-<n>. below the supervisor's own; hierarchies other than those that limit, and devices, are hidden

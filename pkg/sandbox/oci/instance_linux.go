@@ -93,7 +93,7 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 	}
 	i.SetSpare(first.Phase)
 	// The collection of killed runtimes' leftovers runs beside the program.
-	b.collect.Do(func() { b.background.Go(func() { collectGroups(false) }) })
+	b.collect.Do(func() { b.background.Go(func() { collectGroups(false); collectRuntimes(false) }) })
 	return i, nil
 }
 

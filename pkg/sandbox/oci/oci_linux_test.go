@@ -585,7 +585,7 @@ func TestAhead(t *testing.T) {
 	}
 
 	p = begin()
-	if err := p.bundle.pipe.Close(); err != nil { // as when the supervisor is killed
+	if err := p.bundle.closePipe(); err != nil { // as when the supervisor is killed
 		t.Error(err)
 	}
 	within("it waits on", func() bool { return !p.Init.Alive() })

@@ -24,8 +24,10 @@
 //
 // Shape. Everything of a spec and its processes except labels, the request's variables and arguments, and the limits that only the
 // Manager enforces (wall time, CPU time, output); for forks, which get their pipes with the request, also except Process.MergeOutput.
-// Files of the host count by inode, size and time, so an upgraded interpreter is another shape. A pooled sandbox is made without any data
-// of a request (W1).
+// Files of the host count by inode, size and time, so an upgraded interpreter is another shape, and so is a layer of packages that was
+// removed and installed again. Every second, and when a pooled sandbox was made, the pool looks at these files again, and forgets the shapes
+// that have other ones. It holds no lease of a layer, so pooled sandboxes keep none from being removed. A pooled sandbox is made without
+// any data of a request (W1).
 //
 // Message. The command as a cold start would have it: arguments, environment, directory. It counts as delivered when the pipe is empty
 // again (FIONREAD). Before that no foreign code has run: a process that does not read the message is killed, and its request starts cold

@@ -2,6 +2,8 @@ package pool
 
 import (
 	"cmp"
+	"errors"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -28,6 +30,7 @@ const (
 func (p *Pool) runRefillLoop() {
 	timer := time.NewTimer(adjustEvery)
 	defer timer.Stop()
+	looked := time.Now() // at the files of the host
 	for {
 		select {
 		case <-p.lives.Done():
@@ -35,7 +38,12 @@ func (p *Pool) runRefillLoop() {
 		case <-p.wake:
 		case <-timer.C:
 		}
-		if p.adjust(time.Now()) {
+		now := time.Now()
+		if now.Sub(looked) >= adjustEvery {
+			p.forgetOutdated()
+			looked = now
+		}
+		if p.adjust(now) {
 			timer.Reset(adjustSoon)
 		} else {
 			timer.Reset(adjustEvery)
@@ -125,6 +133,37 @@ func (p *Pool) dropUnneededLocked(now time.Time) {
 		}
 	}
 }
+
+// forgetOutdated forgets the shapes that are outdated, so that no pooled sandbox and no zygote goes on to show a removed layer.
+func (p *Pool) forgetOutdated() {
+	p.mu.Lock()
+	shapes := slices.Collect(maps.Values(p.shapes))
+	p.mu.Unlock()
+	for _, s := range shapes {
+		if s.t.outdated() { // without the lock: the disk may be slow
+			p.mu.Lock()
+			p.forgetShapeLocked(s)
+			p.mu.Unlock()
+		}
+	}
+}
+
+// forgetShapeLocked forgets a shape with all that is prepared for it; what is being made is dropped when it is ready. The caller holds mu.
+func (p *Pool) forgetShapeLocked(s *shape) {
+	if p.shapes[s.key] != s {
+		return
+	}
+	for _, m := range s.ready {
+		p.discardLocked(m)
+	}
+	s.ready, s.failed = nil, errOutdated
+	p.retireLocked(s)
+	p.count.add(&s.count)
+	delete(p.shapes, s.key)
+}
+
+// errOutdated is the failure of a shape that is outdated.
+var errOutdated = errors.New("files of the host have changed")
 
 // neediestLocked is the shape with the largest shortage, except those in but, or nil.
 func (p *Pool) neediestLocked(now time.Time, but map[*shape]bool) (most *shape) {
@@ -283,11 +322,19 @@ func (p *Pool) refill(s *shape) {
 	if err == nil && s.forks {
 		p.addForks(s, m, &c)
 	}
+	outdated := s.t.outdated() // after it was made: see there
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filling--
 	s.filling--
 	p.budget.take(c.cpu - s.cpuEach())
+	if outdated {
+		p.forgetShapeLocked(s)
+		if m != nil {
+			p.discardLocked(m)
+		}
+		return
+	}
 	if p.failedLocked(s, err) {
 		return
 	}
@@ -305,10 +352,18 @@ func (p *Pool) refill(s *shape) {
 // replaceZygote makes a zygote and retires the previous one.
 func (p *Pool) replaceZygote(s *shape) {
 	z, err := p.makeZygote(p.lives, s.t)
+	outdated := s.t.outdated()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filling--
 	s.makingZygote = false
+	if outdated {
+		p.forgetShapeLocked(s)
+		if z != nil {
+			p.closeZygoteLocked(z)
+		}
+		return
+	}
 	if p.failedLocked(s, err) {
 		return
 	}

@@ -24,6 +24,8 @@ type shapeSpec struct {
 	fork  []sandbox.Process // processes that are forked
 	forks bool
 	names string
+	shown []string // files and directories of the host that are part of the shape
+	stamp string   // identity of shown when the shape was requested
 }
 
 // shapeSpecOf returns the parts of a spec that requests have in common; false when nothing of it can be prepared.
@@ -88,17 +90,18 @@ func (t *shapeSpec) digest(tenant string, perTenant bool) string {
 		}
 		list = append(list, w)
 	}
-	var stamps []string
 	for _, m := range t.spec.Root.Add {
-		stamps = append(stamps, stamp(m.Source))
+		t.shown = append(t.shown, m.Source)
 	}
 	if t.spec.Root.Dir != "" {
-		stamps = append(stamps, stamp(t.spec.Root.Dir))
+		t.shown = append(t.shown, t.spec.Root.Dir)
 	} else {
 		for _, p := range list {
-			stamps = append(stamps, stamp(p.Args[0])) // an upgrade of the interpreter
+			t.shown = append(t.shown, p.Args[0]) // an upgrade of the interpreter
 		}
 	}
+	t.stamp = stampAll(t.shown)
+	stamps := []string{t.stamp}
 	if perTenant {
 		stamps = append(stamps, "tenant "+tenant)
 	}
@@ -108,6 +111,19 @@ func (t *shapeSpec) digest(tenant string, perTenant bool) string {
 	}
 	sum := sha256.Sum256(text)
 	return string(sum[:])
+}
+
+// outdated reports whether a file of the host is another one by now: an interpreter was upgraded, or a layer of packages was removed. No
+// request has this shape any more. A sandbox that was made before outdated returned false shows the files of the shape, and keeps them from
+// being mistaken for later ones: as long as it has them mounted, their inode numbers are not used again.
+func (t *shapeSpec) outdated() bool { return stampAll(t.shown) != t.stamp }
+
+func stampAll(names []string) string {
+	var all strings.Builder
+	for _, name := range names {
+		all.WriteString(strconv.Quote(stamp(name)))
+	}
+	return all.String()
 }
 
 // stamp distinguishes a file from another one of the same name.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/python/driver"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -151,7 +152,7 @@ func showPackages(j *language.Job, program string) (dirs []string) {
 		return []string{packagesAt}
 	}
 	site := path.Join(sandbox.HomeDir, ".local/lib/python"+minorOf(j.Tool.Version), packagesDir)
-	j.RunFiles = append(j.RunFiles, sandbox.File{Path: path.Join(site, "sandbox-run.pth"), Data: []byte("import site; site.addsitedir('" + packagesAt + "')\n")})
+	j.RunFiles = append(j.RunFiles, sandbox.File{Path: path.Join(site, driver.PackagesFile), Data: []byte("import site; site.addsitedir('" + packagesAt + "')\n")})
 	return nil
 }
 

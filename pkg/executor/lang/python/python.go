@@ -56,7 +56,7 @@ func plan(j *language.Job) error {
 		run = j.AddRun(program, "-m", module)
 	default:
 		run = j.AddRun(program, j.Inside(j.Entry))
-		if program == j.Tool.Path && source == j.Dir && j.Layer == nil {
+		if program == j.Tool.Path && source == j.Dir {
 			run.Process.Warm = warmStart(j)
 		}
 	}
@@ -284,9 +284,12 @@ func warmStart(j *language.Job) *sandbox.Warm {
 		}
 	}
 	w := driver.Python("python")
+	if j.Layer != nil {
+		w = driver.Packages(w, packagesAt)
+	}
 	for _, f := range preloadSets() {
-		// A loaded module may have read any variable.
-		if len(j.Request.Env) == 0 && slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
+		// A loaded module may have read any variable, and a layer may have another version of it.
+		if len(j.Request.Env) == 0 && j.Layer == nil && slices.ContainsFunc(f.wants, func(name string) bool { return imports[name] }) {
 			w = driver.Python(f.name, f.preload...)
 			break
 		}

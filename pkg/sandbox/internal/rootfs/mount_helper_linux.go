@@ -76,6 +76,9 @@ func (b *MountHelper) Root(spec *sandbox.Spec) (fd int, err error) {
 			return -1, err
 		}
 		defer l.close()
+		if templateKey(spec) != key {
+			return -1, b.failure("assemble root", "rootfs", errors.New("files of the host were replaced meanwhile"))
+		}
 		err = b.thread.do(func() (err error) {
 			if len(b.templates) >= maxTemplates {
 				for key, at := range b.templates {

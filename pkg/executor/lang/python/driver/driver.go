@@ -30,6 +30,10 @@
 // Programs that watch the interpreter (settrace, audit hooks, pdb, gc) get one without early exit, as does Python 3.9. One difference
 // remains: a finalizer that a program gives to a class of the library, for objects that existed before the program.
 //
+// Packages. A layer is untrusted, and a zygote serves several programs, so no zygote loads anything of a layer. Python looks for a user's
+// packages when it starts; with a layer, the driver does that again for each program, after its last step. Files .pth of packages may have
+// code, which therefore runs where the program runs. A layer with a sitecustomize of its own is left to cold starts.
+//
 // What differs from a cold start: /proc/self/maps shows _ctypes, the process is as old as its fork, and the preload set is in
 // sys.modules.
 package driver
@@ -68,6 +72,16 @@ func Python(name string, preload ...string) *sandbox.Warm {
 		Env:   map[string]string{"PYTHONPATH": Dir, "SANDBOX_RUN_HANDSHAKE": Handshake, "SANDBOX_RUN_PRELOAD": strings.Join(preload, ",")},
 		Files: []sandbox.File{{Path: Dir + "/sitecustomize.py", Mode: 0o644, Data: sitecustomize}},
 	}
+}
+
+// PackagesFile is the file of the user's own site directory that leads to a layer of packages, and the only one there.
+const PackagesFile = "sandbox-run.pth"
+
+// Packages is the same interpreter for programs with a layer of packages in that directory. It loads nothing of the layer before there is a
+// program, and then what [PackagesFile] says, as a cold start does: in the program's sandbox, with all walls up.
+func Packages(w *sandbox.Warm, dir string) *sandbox.Warm {
+	w.Env["SANDBOX_RUN_PACKAGES"] = dir
+	return w
 }
 
 // Watched is the same interpreter for programs that watch it: in others, the garbage collector knows nothing of what was there before the

@@ -18,6 +18,7 @@ def _wait():
     handshake = os.environ.get("SANDBOX_RUN_HANDSHAKE", "")
     preload = os.environ.get("SANDBOX_RUN_PRELOAD", "").split(",")
     watched = "SANDBOX_RUN_WATCHED" in os.environ  # the collector, by the program
+    packages = os.environ.get("SANDBOX_RUN_PACKAGES", "")  # directory of a layer
     if "SANDBOX_RUN_PATHS" in os.environ:
         # What this interpreter is made of and imports from, for the supervisor to see whose it is: see pkg/sandbox/internal/zygote.
         import importlib.util
@@ -212,9 +213,12 @@ def _wait():
             for entry in os.listdir(os.path.dirname(args[1]) or b"."):
                 if os.fsdecode(entry).partition(".")[0] in loaded:
                     fail(b"site", 0, "the program has a module of its own: %r" % entry)
-        # Python looks for a user's own packages when it starts; the zygote has looked elsewhere.
+        # Python looks for a user's own packages when it starts; the zygote has looked elsewhere. Those of a layer are added at the end.
         if site.ENABLE_USER_SITE and os.path.isdir(site.USER_SITE) != (site.USER_SITE in sys.path):
-            fail(b"site", 0, "the user has packages of their own")
+            if not packages or os.listdir(site.USER_SITE) != ["sandbox-run.pth"]:
+                fail(b"site", 0, "the user has packages of their own")
+            if any(entry.partition(".")[0] == "sitecustomize" for entry in os.listdir(packages)):
+                fail(b"site", 0, "the layer has a module that Python imports when it starts")
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         # It knows the main thread by the number that it had where it was loaded (until 3.13).
@@ -656,15 +660,33 @@ def _wait():
         serve()
     else:
         told()
-    return outcome, collect
+    return outcome, collect, bool(packages)
 
 
-_outcome, _collect = _wait()
+def _add_packages():
+    """Looks for the user's own packages where Python looks for them when it starts: before those of the machine."""
+    import os
+    import site
+    import sys
+
+    if not site.ENABLE_USER_SITE or not os.path.isdir(site.USER_SITE):
+        return
+    machine = site.getsitepackages()
+    at = next((n for n, path in enumerate(sys.path) if path in machine), len(sys.path))
+    later = sys.path[at:]
+    del sys.path[at:]
+    site.addsitedir(site.USER_SITE)
+    sys.path.extend(path for path in later if path not in sys.path)
+
+
+_outcome, _collect, _packages = _wait()
 del _wait
 if _collect is not None:
     # The driver's own types refer to themselves: the collector frees them in several turns, which a program that watches it would count.
     for _ in range(9):
         if _collect() == 0:
             break
+if _packages:
+    _add_packages()
 if _outcome is not None:
     raise _outcome
