@@ -13,6 +13,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/session"
 )
 
 // Every method of the Go client works against the real server.
@@ -45,6 +46,18 @@ func TestClientMethods(t *testing.T) {
 	}
 
 	methods := map[string]func(*testing.T){
+		"Sessions": func(t *testing.T) {
+			s, err := c.Sessions().Create(t.Context(), &wire.Session{Run: wire.Run{Language: "python"}})
+			must(t, err)
+			defer s.Close()
+			_, err = s.Execute(t.Context(), session.Cell{Code: "x = 20"})
+			must(t, err)
+			r, err := s.Execute(t.Context(), session.Cell{Code: "x + 1"})
+			must(t, err)
+			if r.Value() != "21" {
+				t.Errorf("%q, %s", r.Value(), r.Verdict)
+			}
+		},
 		"Headers": func(t *testing.T) {
 			h, err := c.Headers(t.Context())
 			must(t, err)

@@ -382,7 +382,6 @@ func TestHostileSessions(t *testing.T) {
 		method, path, body string
 	}{
 		{422, "POST", wire.PathSessions, `{"language":"python","code":"1"}`}, {422, "POST", wire.PathSessions, `{"language":"cobol"}`},
-		{501, "POST", wire.PathSessions, `{"language":"postgres","idle":"1s"}`},
 		{422, "POST", wire.PathSessions, `{"language":"python","name":"../x"}`}, {422, "POST", wire.PathSessions, `{"language":"python","idle":"48h"}`},
 		{422, "POST", wire.PathSessions, `{"language":"python","idle":"-1s"}`}, {400, "POST", wire.PathSessions, `[]`},
 		{400, "POST", wire.PathSessions, ``}, {403, "POST", wire.PathSessions, `{"language":"python","memory":"100TiB"}`},
