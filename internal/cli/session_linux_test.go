@@ -40,7 +40,11 @@ func newSessionPlace(t *testing.T) *sessionPlace {
 }
 
 func (p *sessionPlace) environ() []string {
-	return append(os.Environ(), wire.SocketVariable+"="+filepath.Join(p.dir, "none.sock"))
+	env := append(os.Environ(), wire.SocketVariable+"="+filepath.Join(p.dir, "none.sock"))
+	if p.as != nil { // another user can not replace the suite's files of coverage
+		env = append(env, "GOCOVERDIR="+p.dir)
+	}
+	return env
 }
 
 func (p *sessionPlace) command(args ...string) *exec.Cmd {

@@ -52,7 +52,7 @@ func TestEarlyVictim(t *testing.T) {
 	if _, err := c.startRuntime(func(control int) error { return c.execRuntime(control, nil) }); err != nil {
 		t.Fatal(err)
 	}
-	select {}
+	time.Sleep(time.Hour) // a process with nothing to do would end as a deadlock
 }
 
 // TestEarlyOrphan: a runtime whose supervisor is killed before the runtime has opened its config ends, and waits for no writer.
