@@ -80,6 +80,7 @@ func (s *Session) forkInterpreter(ctx context.Context, b *box, fork *Session) er
 	b.shared.n++
 	b.shared.mu.Unlock()
 	fork.box = &box{session: b.session, driver: d, shared: b.shared}
+	fork.notes = append(fork.notes, "refused system calls of this fork count in session "+s.id)
 	for _, p := range s.History() {
 		fork.remember(p)
 	}

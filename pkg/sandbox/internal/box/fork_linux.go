@@ -84,7 +84,7 @@ func (t *Task) Fork(ctx context.Context, ask func(dir string) (pid int, err erro
 		return nil, t.phase.failure("take on a fork", "fork", err)
 	}
 	defer pidfd.Close()
-	f := &Fork{Task: &Task{program: program, phase: t.phase, uncounted: "refused calls of a fork count in the session that it was forked from"}, driver: d}
+	f := &Fork{Task: &Task{program: program, phase: t.phase}, driver: d} // refused calls are counted where the filter was installed
 	if iso, known := t.Isolation(); known {
 		f.iso = &iso
 	}
