@@ -37,6 +37,7 @@ type runOptions struct {
 	dryRun  bool
 	// interactive: the program is the first piece of code of a session.
 	interactive bool
+	project     string // of that session
 
 	workspace workspaceOptions
 	template  string
@@ -127,6 +128,7 @@ func (o *runOptions) addCodeFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.noCache, "no-cache", false, "do not use the compile cache")
 	fs.BoolVarP(&o.interactive, "interactive", "i", false, "stay in a session after the code, as repl does")
 	Annotate(fs.Lookup("interactive"), NoVariable, "true")
+	addProjectFlag(fs, &o.project)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, and do nothing")
 }
 
@@ -169,6 +171,9 @@ func (c *Invocation) runRoot(cmd *cobra.Command, o *runOptions, args []string) e
 		err = o.readProgram(c, cmd, args)
 	}
 	done := false
+	if err == nil && !o.interactive && isOnCommandLine(flags, "project") {
+		err = sandbox.Invalid("project", "it is for a session; add --interactive, or name the directory as the program")
+	}
 	if err == nil && o.interactive {
 		return NameSource(flags, c.runInteractively(o, flags), HelpHint(cmd))
 	}

@@ -35,10 +35,12 @@ func (c *Invocation) runInteractively(o *runOptions, flags *pflag.FlagSet) error
 	case len(p.files) > 0:
 		return sandbox.Invalid("interactive", "a session begins with one file; --in copies others into it")
 	}
-	s := &SessionOptions{run: *o}
+	s := &SessionOptions{run: *o, project: o.project}
 	s.run.policy.MergeOutput = false
 	s.detect = s.run.request()
-	s.run.program = &source{}
+	if err := s.readProject(flags); err != nil {
+		return err
+	}
 	return c.full.Interact(c, s, code)
 }
 

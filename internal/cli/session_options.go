@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"go/token"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,14 +19,16 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/audit"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
+	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // SessionOptions is the command line of a session: the flags of a run that apply to one.
 type SessionOptions struct {
-	run    runOptions
-	detect executor.Request // of --interactive
+	run     runOptions
+	project string           // --project; "": none
+	detect  executor.Request // of --interactive
 }
 
 // defaultLanguage is the language of a session without --lang.
@@ -35,6 +40,7 @@ func (o *SessionOptions) AddTo(cmd *cobra.Command, c *Invocation, printing bool,
 	r := &o.run
 	groups := FlagGroups{
 		{"What is run", func(fs *pflag.FlagSet) {
+			addProjectFlag(fs, &o.project)
 			pickFlags(fs, r.addCodeFlags, "exclude", "include")
 			fs.StringVarP(&r.lang, "lang", "l", defaultLanguage, "`language` of the session")
 			if more != nil {
@@ -86,9 +92,41 @@ func (o *SessionOptions) Complete(c *Invocation, flags *pflag.FlagSet) error {
 		return err
 	}
 	o.run.policy.MergeOutput = false // the interpreter stays, and cells may be read by different readers
-	o.run.program = &source{}
+	return o.readProject(flags)
+}
+
+func addProjectFlag(fs *pflag.FlagSet, into *string) {
+	fs.StringVar(into, "project", "", "copy a `directory` into the session, for import")
+}
+
+// readProject reads the files of --project, chosen as for a program that is a directory.
+func (o *SessionOptions) readProject(flags *pflag.FlagSet) error {
+	o.run.program = &source{selected: o.run.selected}
+	if err := CheckNotEmpty(flags, "project"); err != nil || o.project == "" {
+		return err
+	}
+	p := o.run.program
+	if err := p.readDirectory(o.project); err != nil {
+		return err
+	}
+	p.hostDir = "" // nothing of the directory itself is shown
+	o.run.left = append(o.run.left, p.left...)
+	if base := filepath.Base(absoluteName(o.project)); token.IsIdentifier(base) && isOnePackage(p.files) {
+		for i := range p.files {
+			p.files[i].Path = path.Join(base, p.files[i].Path)
+		}
+	}
 	return nil
 }
+
+// isOnePackage reports whether a directory is one Python package, and no project that contains it.
+func isOnePackage(files []executor.File) bool {
+	has := func(name string) bool { return language.Find(files, name) != nil }
+	return has("__init__.py") && !has("pyproject.toml") && !has("setup.py") && !has("setup.cfg")
+}
+
+// LeftOut describes the entries of directories that could not be copied; "": all were.
+func (o *SessionOptions) LeftOut() string { return noteLeftOut(o.run.left, false) }
 
 // Request is the command line as a request for a session of a language; "" is that of --lang.
 func (o *SessionOptions) Request(language string) executor.Request {

@@ -72,7 +72,7 @@ func (o *runOptions) readProgram(c *Invocation, cmd *cobra.Command, args []strin
 	s := o.program
 	s.fromStdin = fromStdin
 	for _, name := range []string{"exclude", "include"} {
-		if isOnCommandLine(cmd.Flags(), name) && s.hostDir == "" && len(o.in.Values) == 0 {
+		if isOnCommandLine(cmd.Flags(), name) && s.hostDir == "" && len(o.in.Values) == 0 && o.project == "" {
 			return sandbox.Invalid(name, "it selects entries of a directory, and the program is none; leave out --%s", name)
 		}
 	}

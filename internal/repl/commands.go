@@ -34,7 +34,7 @@ func init() {
 		{"files", "", "list the files in /workspace", (*REPL).files},
 		{"limits", "", "show the limits, and what is used", (*REPL).limits},
 		{"vars", "", "list the variables", (*REPL).variables},
-		{"reset", "", "start afresh: no state, no files", (*REPL).reset},
+		{"reset", "", "start afresh: no state, and the files of the start", (*REPL).reset},
 		{"restart", "", "start another interpreter: no state; files stay", (*REPL).restart},
 		{"fork", "", "go on in a copy of the session; this one stays as it is", (*REPL).fork},
 		{"lang", "NAME", "end this session and start one of another language", (*REPL).changeLanguage},

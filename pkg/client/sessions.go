@@ -31,7 +31,7 @@ func NewSession(req *session.Request) (*wire.Session, error) {
 		field string
 		given bool
 	}{
-		{"code", req.Code != ""}, {"file", len(req.Files) > 0}, {"args", len(req.Args) > 0}, {"tty", req.TTY != nil},
+		{"code", req.Code != ""}, {"args", len(req.Args) > 0}, {"tty", req.TTY != nil},
 		{"out", len(req.Outputs.Patterns) > 0},
 	} {
 		if no.given {

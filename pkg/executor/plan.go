@@ -121,8 +121,14 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		plan.toolchain += " packages " + j.Layer.ID
 	}
 	// Languages may have added files.
+	there := map[string]bool{}
+	for _, f := range req.there {
+		there[f.Path] = true
+	}
 	for _, f := range j.Files {
-		j.Plan.Files = append(j.Plan.Files, f.Put(j.Inside(f.Path)))
+		if !there[f.Path] {
+			j.Plan.Files = append(j.Plan.Files, f.Put(j.Inside(f.Path)))
+		}
 	}
 	plan.program = len(j.Plan.Files)
 	for _, f := range req.Inputs {

@@ -72,6 +72,7 @@ type Request struct {
 
 	session bool            // of a session: it needs no code
 	layer   *language.Layer // that a session's sandbox shows; nil: the packages are looked for
+	there   []File          // of Files, by their paths: they are not copied
 }
 
 // File is one file of a program.

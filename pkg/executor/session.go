@@ -20,6 +20,7 @@ type Session struct {
 	x        *execution
 	releases []func()
 	composer language.Composer // nil: a driver
+	project  []File            // of the request, if cells are compiled
 	added    int               // installations while it runs
 	starts   int
 }
@@ -55,7 +56,9 @@ func (e *Executor) OpenSession(ctx context.Context, req Request) (_ *Session, er
 		}
 	}()
 	if lang.Cells != nil { // what an ordinary program needs
-		req.session, req.Code, s.composer = false, sampleOf(lang), lang.Cells()
+		req.session, s.composer, s.project = false, lang.Cells(), req.Files
+		req.compose(lang, req.Files, []File{{Path: lang.Source, Data: []byte(sampleOf(lang))}})
+		req.there = []File{{Path: req.Entry}} // the sample only decides what a program needs
 	}
 	plan, release, err := e.plan(ctx, &req)
 	if err != nil {
@@ -88,10 +91,24 @@ func (e *Executor) OpenSession(ctx context.Context, req Request) (_ *Session, er
 		return nil, err
 	}
 	files := s.x.plan.Files
-	if s.composer != nil {
-		files = files[s.x.plan.program:] // the sample only decides what a program needs
+	if s.composer != nil && len(s.project) == 0 {
+		files = files[s.x.plan.program:]
 	}
 	return s, e.manager.Put(ctx, s.x.id, files)
+}
+
+// compose makes a composed program the program of a request. Beside files of a project, it is one more program of the project.
+func (r *Request) compose(lang *Language, project, program []File) {
+	r.Files = slices.Clone(project)
+	dir := ""
+	if len(project) > 0 {
+		dir = lang.CellsDir
+		r.Entry = path.Join(dir, lang.Source)
+	}
+	for _, f := range program {
+		f.Path = path.Join(dir, f.Path)
+		r.Files = append(r.Files, f)
+	}
 }
 
 // Language is the language of the session, and Version that of its toolchain.
@@ -157,7 +174,9 @@ func (s *Session) Judge(r *sandbox.Result) {
 // Run compiles and runs the program of a cell in the session's sandbox. req has the settings of the cell: limits, output and events.
 func (s *Session) Run(ctx context.Context, c *language.Composition, req Request) (*Result, error) {
 	own := *s.x.req
-	own.Code, own.Files, own.Inputs = "", c.Files, nil
+	own.Code, own.Inputs = "", nil
+	own.compose(s.Language(), s.project, c.Files)
+	own.there = s.project // cells may have changed it
 	own.layer = s.x.plan.layer
 	own.NoCache = true // earlier cells may have changed what a compiler reads in this sandbox
 	own.Stdin, own.OnEvent, own.OutputSpace = req.Stdin, req.OnEvent, req.OutputSpace

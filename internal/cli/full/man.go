@@ -73,10 +73,10 @@ var exitCodes = [][2]string{
 	{"1", "the code does not compile; doctor, audit verify or receipt verify found a fault"},
 }
 
-const variablesText = "Most flags have a variable that gives their default: SANDBOX_RUN_ and the flag's name in capitals, with " +
-	"underscores instead of dashes. --memory is SANDBOX_RUN_MEMORY. A flag has precedence over its variable. An empty variable " +
-	"counts as unset. A repeatable flag takes one value per line. A variable of this form that neither a flag of any command nor the list " +
-	"below has is a usage error."
+const variablesText = "Most flags have a variable for their default: SANDBOX_RUN_ and the flag's name in capitals, with " +
+	"underscores instead of dashes. --memory is SANDBOX_RUN_MEMORY. A flag precedes its variable. An empty variable " +
+	"counts as unset. A repeatable flag takes one value per line. Another variable of this form, unless listed " +
+	"below, is a usage error."
 
 // variables is the table of environment variables that are no flags, of the manual page and of the command reference.
 var variables = [][2]string{

@@ -38,6 +38,7 @@ func (c *commands) newREPL() *cobra.Command {
 		Long: replLong,
 		Example: `  sandbox-run repl
   sandbox-run repl --lang javascript --memory 256m
+  sandbox-run repl --project .
   sandbox-run repl --deps numpy --allow api.example.com
   printf 'x = 6\nx * 7\n' | sandbox-run repl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -81,6 +82,9 @@ func (c *commands) runREPL(o *cli.SessionOptions, first *string) error {
 			return nil, err
 		}
 		return &ownSession{made}, nil
+	}
+	if note := o.LeftOut(); note != "" {
+		s.Message(note)
 	}
 	if env.Unlogged != nil {
 		s.Message(executor.AuditNote + env.Unlogged.Error())

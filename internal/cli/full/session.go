@@ -164,7 +164,7 @@ func (c *commands) createSession(cmd *cobra.Command, o *cli.SessionOptions, req 
 	if server != nil {
 		made, err := server.Sessions().Create(cmd.Context(), asked)
 		if err == nil || o.NamesServer() || !isUnsupported(err) {
-			return c.printCreated(made, err)
+			return c.printCreated(o, made, err)
 		}
 	}
 	if asked.Name == "" {
@@ -197,7 +197,7 @@ func (c *commands) createSession(cmd *cobra.Command, o *cli.SessionOptions, req 
 		p.Abandon()
 		return err
 	}
-	return c.printCreated(made, p.Keep())
+	return c.printCreated(o, made, p.Keep())
 }
 
 // startSupervisor starts the supervisor of a name. The directory may be removed meanwhile by the collection of a dead one.
@@ -219,9 +219,12 @@ func startSupervisor(self, name string, args []string) (p *detached.Process, err
 	return p, nil
 }
 
-func (c *commands) printCreated(s *client.Session, err error) error {
+func (c *commands) printCreated(o *cli.SessionOptions, s *client.Session, err error) error {
 	if err != nil {
 		return err
+	}
+	if note := o.LeftOut(); note != "" {
+		c.PrintMessage(note)
 	}
 	i := s.Info()
 	for _, n := range i.Notes {
@@ -323,7 +326,7 @@ func (c *commands) newSessionFork() *cobra.Command {
 	var o session.ForkOptions
 	cmd := c.sessionCommand("fork NAME [flags]", 0, &cli.SessionOptions{}, func(ctx context.Context, s *client.Session, _ []string) error {
 		made, err := s.Fork(ctx, o)
-		return c.printCreated(made, err)
+		return c.printCreated(&cli.SessionOptions{}, made, err)
 	})
 	cmd.Short = "Make another session with the same state"
 	cmd.Long = `Makes a second session, and prints its name. In Python and shell it is a second interpreter with

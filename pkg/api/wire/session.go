@@ -27,7 +27,7 @@ type Session struct {
 }
 
 // SessionFields are the fields of a run that a session has, besides the settings.
-var SessionFields = []string{"language", "image", "env", "in", "workspace", "workspace_cap", "workspace_inodes", "pass_env"}
+var SessionFields = []string{"language", "image", "files", "env", "in", "workspace", "workspace_cap", "workspace_inodes", "pass_env"}
 
 // Settings returns the settings of a run.
 func (s *Session) Settings() []executor.Field { return s.Run.Settings() }

@@ -82,6 +82,8 @@ type Language struct {
 	Session func(*Job) error
 	// Cells, if set, returns the Composer of a new session, for a language whose cells are compiled programs. Session is nil then.
 	Cells func() Composer
+	// CellsDir is the directory of a project in which its cells are compiled, so that they can import the project's packages.
+	CellsDir string
 }
 
 // Dialect is an alias with another file name for code.

@@ -23,7 +23,7 @@ var Language = language.Language{
 	Variables: []string{"GOPATH", "GOMODCACHE", "GOENV"},
 	Limits:    sandbox.Limits{Memory: 128 * sandbox.MiB},
 	Working:   256 * sandbox.MiB, // 80 MiB were measured for a program with net/http
-	Inspect:   findUserModules, Packages: packages, Plan: plan, Cells: NewComposer,
+	Inspect:   findUserModules, Packages: packages, Plan: plan, Cells: NewComposer, CellsDir: "sandbox-run-cell",
 }
 
 const (

@@ -214,6 +214,12 @@ func (c *composer) root(own *cellParts, kept []*keptCell, uses map[string]keptUs
 	return b.String()
 }
 
+// cellsDir is the directory of a project in which cells are compiled.
+const cellsDir = "src/bin/sandbox-run-cell"
+
+// withoutDir removes the directory from the names of cells.
+func withoutDir(stderr string) string { return strings.ReplaceAll(stderr, cellsDir+"/cell ", "cell ") }
+
 // Patterns are compiled when a cell has failed, and not at every start of the executable.
 const (
 	unknownName = "(?m)^error\\[E0425\\]: cannot find (?:value|function) `(\\w+)` in this scope\n\\s*--> cell (\\d+):(\\d+):(\\d+)$"
@@ -224,7 +230,7 @@ const (
 
 // foreignVariable is the error of a cell that uses a variable of an earlier cell, as the compiler has found; nil otherwise.
 func (c *composer) foreignVariable(own *cellParts, stderr string) error {
-	for _, m := range regexp.MustCompile(unknownName).FindAllStringSubmatch(stderr, -1) {
+	for _, m := range regexp.MustCompile(unknownName).FindAllStringSubmatch(withoutDir(stderr), -1) {
 		from, ok := c.locals[m[1]]
 		if !ok || m[2] != strconv.FormatUint(own.cell, 10) {
 			continue
@@ -242,7 +248,7 @@ func (c *composer) foreignVariable(own *cellParts, stderr string) error {
 
 // explain reads what the compiler or a program has printed.
 func (c *composer) explain(own *cellParts, removed []string, phase, stderr string) (f language.Failure) {
-	name := cellFile(own.cell)
+	name, stderr := cellFile(own.cell), withoutDir(stderr)
 	if phase != language.PhaseCompile {
 		m := regexp.MustCompile(panicLine).FindStringSubmatch(stderr)
 		if m == nil {

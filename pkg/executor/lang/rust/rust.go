@@ -25,7 +25,7 @@ var Language = language.Language{
 	Test:     sandbox.Limits{Memory: 1 * sandbox.GiB}, // rustc compiles the tests of the documentation during the run
 	Compile:  sandbox.Limits{Wall: 2 * time.Minute},   // the crates of a project are compiled with it
 	Working:  512 * sandbox.MiB,                       // 180 MiB were measured for a small program; crates take more
-	Packages: packages, Plan: plan, Cells: NewComposer,
+	Packages: packages, Plan: plan, Cells: NewComposer, CellsDir: cellsDir,
 }
 
 // defaultEdition is the edition of a file without a project.
