@@ -47,7 +47,7 @@ func TestSessionBody(t *testing.T) {
 // A session has neither a program nor its input.
 func TestSessionFields(t *testing.T) {
 	for _, body := range []string{
-		`{"code":"1"}`, `{"files":[]}`, `{"stdin":"x"}`, `{"args":["x"]}`, `{"tty":{"rows":1,"cols":1}}`, `{"backend":"oci"}`, `{"webhook":{}}`,
+		`{"code":"1"}`, `{"stdin":"x"}`, `{"args":["x"]}`, `{"tty":{"rows":1,"cols":1}}`, `{"backend":"oci"}`, `{"webhook":{}}`,
 		`{"template":"x"}`, `{"interactive":true}`, `{"idle":-1}`, `{"name":1}`, `{"language":"a","language":"b"}`, `{"Run":{}}`, `[]`, ``,
 	} {
 		var p *Problem
