@@ -122,7 +122,7 @@ func TestSession(t *testing.T) {
 }
 
 // A session belongs to its key: unknown, foreign and ended sessions have the same answer, byte for byte.
-func TestSessionOfAnother(t *testing.T) {
+func TestThreatA2Sessions(t *testing.T) {
 	w := newSessionServer(t, func(o *Options) {
 		o.Auth = keys{"a": {ID: "a"}, "b": {ID: "b"}, "r": {ID: "a", Scopes: []string{ScopeRead}}}
 	})

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +78,7 @@ func TestForkPython(t *testing.T) {
 }
 
 // A memory limit holds for a fork alone, and ends it alone.
-func TestForkMemory(t *testing.T) {
+func TestThreatR4Fork(t *testing.T) {
 	req := in("python")
 	req.Limits.Memory = 128 * sandbox.MiB
 	s := create(t, newManager(t, Options{}), req)
@@ -88,6 +89,45 @@ func TestForkMemory(t *testing.T) {
 		t.Errorf("%s; stderr %.500s", r.Verdict, r.Stderr.Bytes())
 	}
 	s.shows("x", "1")
+}
+
+// A fork counts as a session of its owner, belongs to nobody else, and has the limit on processes for itself alone.
+func TestThreatA5Fork(t *testing.T) {
+	m := newManager(t, Options{PerOwner: 2})
+	req := in("python")
+	req.Owner, req.Limits.Processes = "a", 32
+	s := create(t, m, req)
+	s.shows("x = 1", "")
+	f := s.fork(ForkOptions{})
+	for _, of := range []tester{s, f} {
+		if more, err := of.Fork(context.Background(), ForkOptions{}); !errors.Is(err, ErrBusy) {
+			t.Errorf("a third session of two: %v, %v", more, err)
+		}
+	}
+	if _, err := m.Get("b", f.ID()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("another owner gets the fork: %v", err)
+	}
+	if _, err := m.Get("a", f.ID()); err != nil { // control
+		t.Error(err)
+	}
+	const count = `import os, time
+n = 0
+try:
+    while n < 64:
+        if os.fork() == 0: time.sleep(1e6)
+        n += 1
+except OSError: pass
+0 < n < 32`
+	f.shows(count, "True")
+	s.shows("import subprocess; subprocess.run(['true']).returncode", "0")
+	s.shows(count, "True")
+	f.Close()
+	if again, err := s.Fork(context.Background(), ForkOptions{}); err == nil { // control: there is room for it now
+		t.Error("a fork of a session that has all its processes")
+		again.Close()
+	} else if errors.Is(err, ErrBusy) {
+		t.Errorf("the fork that was closed still counts: %v", err)
+	}
 }
 
 func TestForkFiles(t *testing.T) {

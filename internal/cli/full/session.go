@@ -389,6 +389,9 @@ func awaitSupervisor(name string) {
 func sessionField(err error) error {
 	var field *client.UnsendableError
 	if errors.As(err, &field) {
+		if field.Field == "files" {
+			field.Field = "project"
+		}
 		return sandbox.Invalid(field.Field, "%s", field.Reason)
 	}
 	return err
