@@ -77,6 +77,32 @@ func TestForkPython(t *testing.T) {
 	f.shows("import os; os.path.exists('g')", "False")
 }
 
+// A session is forked again and again, at once after it was made: each fork is ready, has the state, and is interrupted alone.
+func TestForkOften(t *testing.T) {
+	for language, cells := range map[string]struct{ set, change, loop string }{
+		"python": {"x = 6", "x += 1; print(x)", "while True: pass"},
+		"shell":  {"x=6", "x=$((x + 1)); echo $x", "while :; do :; done"},
+	} {
+		t.Run(language, func(t *testing.T) {
+			s := create(t, newManager(t, Options{}), in(language))
+			for i := range 20 {
+				if i == 1 {
+					s.cell(Cell{Code: cells.set}).Close()
+				}
+				f := s.fork(ForkOptions{})
+				if i > 0 {
+					f.has(cells.change, "7")
+				}
+				if r := f.cell(Cell{Code: cells.loop, Limits: sandbox.Limits{Wall: 100 * time.Millisecond}}); r.State != StateIdle {
+					t.Errorf("a loop in fork %d: %s, %s: %s", i, r.Verdict, r.State, r.Cause)
+				}
+				f.Close()
+			}
+			s.has(cells.change, "7")
+		})
+	}
+}
+
 // A memory limit holds for a fork alone, and ends it alone.
 func TestThreatR4Fork(t *testing.T) {
 	req := in("python")

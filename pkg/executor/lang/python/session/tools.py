@@ -924,14 +924,11 @@ def fork(number, body):
         child = os.fork()
         if child == 0:
             try:
-                grandchild = os.fork()
-                if grandchild:
-                    posix.write(writer, b"%d" % grandchild)
+                if os.fork():
                     core.exit_now(0)
                 posix.close(reader)
-                posix.close(writer)
-                reader = writer = -1
-                become_fork(os.fsdecode(body))
+                made, reader, writer = writer, -1, -1
+                become_fork(os.fsdecode(body), made)
             except BaseException as e:
                 posix.write(2, ("sandbox-run: fork: %r\n" % e).encode("utf-8", "replace"))
                 core.exit_now(1)
@@ -951,7 +948,7 @@ def fork(number, body):
     core.send(b"reply", number, b'{"pid":%d}' % pid)
 
 
-def become_fork(directory):
+def become_fork(directory, made):
     posix.setsid()  # interrupts of the first interpreter are not this one's
     opened = {}
     for name, mode in PIPES.items():
@@ -959,6 +956,8 @@ def become_fork(directory):
         # Open for reading and writing first: then no other open waits, in whatever order the session opens its ends.
         core.spare.append(posix.open(path, posix.O_RDWR | posix.O_CLOEXEC))
         opened[name] = posix.open(path, mode | posix.O_CLOEXEC)
+    posix.write(made, b"%d" % os.getpid())  # not before: the session removes the pipes when it knows the process
+    posix.close(made)
     for name, number in ("stdout", 1), ("stderr", 2):
         posix.dup2(opened[name], number)
         posix.dup2(opened[name], core.copies[number], inheritable=False)

@@ -325,19 +325,18 @@ __sandbox_print_state() {
 
 # Forks.
 
-# __sandbox_fork ARGUMENT… makes a second shell with this one's state. The shell between is the leader of its process group, and ends at
-# once.
+# __sandbox_fork ARGUMENT… makes a second shell with this one's state, the leader of its process group. The shell between ends at once, so
+# that init adopts the second one. The substitution ends when the second one has opened its pipes, which the session removes next.
 __sandbox_fork() {
     local __sandbox_pid
     builtin shopt -q expand_aliases && __sandbox_aliases='shopt -s expand_aliases' || __sandbox_aliases=''
     __sandbox_keep_traps
     __sandbox_traps+="trap - INT; $__sandbox_int"
-    builtin set -m
-    # An interactive shell prints the number of a job.
-    { (__sandbox_become_fork "$__sandbox_body" "$@") </dev/null >/dev/null 2>&1 & } 2>/dev/null
-    __sandbox_pid=$!
-    builtin set +m
-    builtin disown "$__sandbox_pid"
+    __sandbox_pid=$(
+        builtin set -m
+        (__sandbox_become_fork "$__sandbox_body" "$@") </dev/null 2>/dev/null &
+        builtin printf %d $!
+    )
     __sandbox_send "$__sandbox_out" reply "$__sandbox_id" "{\"pid\":$__sandbox_pid}"
 }
 
