@@ -50,7 +50,8 @@ func TestInitTime(t *testing.T) {
 // mostPackageMilliseconds is the most that one package may add to each start of the full executable.
 const mostPackageMilliseconds = 3
 
-// slowToStart are packages of the full executable that take longer, and that it can not do without: this one lists the processes of the machine.
+// slowToStart are packages of the full executable that take longer, and that it can not do without: this one lists the processes of the
+// machine.
 var slowToStart = []string{"github.com/testcontainers/testcontainers-go/internal/core/bootstrap"}
 
 // TestInitTimeOfPackages measures the initialiser of each package of the full executable.
