@@ -356,7 +356,7 @@ func TestSuiteMany(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					sessions = append(sessions, tester{t, s})
-					})
+				})
 			}
 			making.Wait()
 			for i, s := range sessions {
