@@ -186,6 +186,12 @@ func (s *Session) Run(ctx context.Context, c *language.Composition, req Request)
 		return nil, err
 	}
 	defer release()
+	for i := range plan.Phases { // the sandbox has the session's limits and first network
+		if p := &plan.Phases[i].Process; p.Phase == PhaseRun {
+			p.Limits.Wall, p.Limits.CPUTime, p.Limits.Output = req.Limits.Wall, req.Limits.CPUTime, req.Limits.Output
+			p.Network = own.Policy.Network
+		}
+	}
 	x := &execution{e: s.e, req: &own, plan: plan, id: s.x.id}
 	r, err := x.do(ctx)
 	if err != nil {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,6 +170,9 @@ func (s *Session) Info() Info {
 	if b.driver != nil {
 		i.Features, i.Banner, i.Published = b.driver.ready.Features, b.driver.ready.Banner, b.driver.live.Published()
 		i.Isolation = b.driver.live.Isolation()
+		if i.State == StateEnded {
+			i.Cause = cmp.Or(i.Cause, b.driver.cause())
+		}
 		if usage, err := b.driver.live.Sample(); err == nil && i.State != StateEnded {
 			i.Usage = &usage
 		}
