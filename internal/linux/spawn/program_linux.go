@@ -220,6 +220,11 @@ func (p *Program) Signal(sig syscall.Signal, everyone bool) error {
 	return p.init.Signal(&initproto.Signal{ID: p.id, All: everyone, Num: uint32(sig)})
 }
 
+// SignalHandler reaches the program if it has a handler for the signal.
+func (p *Program) SignalHandler(sig syscall.Signal) error {
+	return p.init.Signal(&initproto.Signal{ID: p.id, Handled: true, Num: uint32(sig)})
+}
+
 // Resize sets the size of the terminal.
 func (p *Program) Resize(rows, cols uint16) error {
 	if p.master == nil {

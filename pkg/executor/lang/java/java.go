@@ -34,6 +34,9 @@ const (
 	javaOutOfMemory = 3
 )
 
+// stackSignal is SIGQUIT: the virtual machine prints the stacks of all threads to standard output and continues.
+const stackSignal = 3
+
 // startupFlags make a virtual machine start fastest: a simple collector, the JDK's classes from its shared archive, no file for
 // monitoring tools.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
@@ -123,6 +126,7 @@ func plan(j *language.Job) error {
 	run := j.AddRun(slices.Concat(args, []string{"-cp", classPath}, start)...)
 	run.Process.Env = maps.Clone(j.Tool.Env)
 	run.OutOfMemory = isOutOfMemory
+	run.Process.StackSignal = stackSignal
 	if j.HostWarmDir() != "" && j.MayPrestart() && !j.Request.Options.Test {
 		prestart(j, sources, classPath)
 	}
