@@ -344,9 +344,10 @@ func (t *fakeTask) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 		t.mu.Lock()
 		handled := t.trap != nil
 		t.mu.Unlock()
-		if handled {
-			t.signal(sig)
+		if !handled {
+			return errors.New("fake: no handler")
 		}
+		t.signal(sig)
 		return nil
 	}
 	t.i.mu.Lock()

@@ -1,7 +1,6 @@
 package initproc
 
 import (
-	"bytes"
 	"errors"
 	"math"
 	"strconv"
@@ -215,7 +214,7 @@ func (s *server) handle(m any, fds []int) error {
 			return nil
 		}
 		for pid, id := range s.running {
-			if id == m.ID && (!m.Handled || handles(pid, m.Num)) {
+			if id == m.ID {
 				// The pid belongs to an unreaped child: it is not reused.
 				_ = unix.Kill(pid, syscall.Signal(m.Num))
 			}
@@ -239,25 +238,6 @@ func (s *server) ownRSS() uint64 {
 		return math.MaxUint64
 	}
 	return numberAfter(buf[:n], "VmHWM:")
-}
-
-// handles reports whether a process has a handler for a signal; false where the kernel does not say so. A program that another one
-// replaced has none of its handlers.
-func handles(pid int, signal uint32) bool {
-	fd := openCounters("/proc/" + strconv.Itoa(pid) + "/status")
-	if fd < 0 {
-		return false
-	}
-	defer unix.Close(fd)
-	buf := make([]byte, 4<<10)
-	n, err := unix.Read(fd, buf)
-	if err != nil || signal < 1 || signal > 64 {
-		return false
-	}
-	_, rest, _ := bytes.Cut(buf[:n], []byte("\nSigCgt:\t"))
-	mask, _, _ := bytes.Cut(rest, []byte("\n"))
-	caught, err := strconv.ParseUint(string(mask), 16, 64)
-	return err == nil && caught>>(signal-1)&1 != 0
 }
 
 // openRoutes opens the counters while the program runs.

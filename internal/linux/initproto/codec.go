@@ -16,7 +16,7 @@ const HeaderSize = 5
 
 // Version is raised with every change of the messages, so that an init and a supervisor of different builds detect the
 // difference.
-const Version = 12
+const Version = 11
 
 // MaxDescriptors is how many descriptors travel with one frame at the most (the kernel's
 // SCM_MAX_FD is 253).

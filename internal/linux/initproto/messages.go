@@ -174,13 +174,11 @@ type Rule struct {
 	Access uint64
 }
 
-// Signal is for the process with that id, or for all processes if All is set. With Handled, the process gets it only if it has a handler
-// for it.
+// Signal is for the process with that id, or for all processes if All is set.
 type Signal struct {
-	ID      uint64
-	All     bool
-	Handled bool
-	Num     uint32
+	ID  uint64
+	All bool
+	Num uint32
 }
 
 // Started reports that the program was executed.
@@ -381,7 +379,6 @@ func (s *Ruleset) fields(c *codec) {
 func (m *Signal) fields(c *codec) Kind {
 	c.uint(&m.ID)
 	c.bool(&m.All)
-	c.bool(&m.Handled)
 	c.uint32(&m.Num)
 	return KindSignal
 }
