@@ -164,6 +164,7 @@ func TestStackAtLimit(t *testing.T) {
 // So do programs that start warm.
 func TestStackAtLimitWarm(t *testing.T) {
 	e, p := pooledEngine(t)
+	readied(t, e, p, "python", "java")
 	for _, name := range []string{"python loop", "python thread", "python that ends in order", "java loop", "java thread"} {
 		c := stackCases[slices.IndexFunc(stackCases, func(c stackCase) bool { return c.name == name })]
 		t.Run(c.name, func(t *testing.T) { c.check(t, execute(t, e, p, c.request())) })
