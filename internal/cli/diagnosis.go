@@ -26,6 +26,8 @@ func (s *outcome) explain(r *sandbox.Result) *explanation {
 	e := &explanation{}
 	if s.whyEnded(r) == "" || r.Verdict == sandbox.VerdictCompileError { // the limit has its line
 		e.cause, e.steps = d.Cause, slices.Clone(d.Suggestions)
+	} else if at := d.Location; at != nil && (d.Kind == diagnose.KindTime || d.Kind == diagnose.KindCPU) {
+		e.cause = fmt.Sprintf("the %s was at %s:%d", s.noun, at.File, at.Line)
 	}
 	if d.IsVague() { // the violation has its line
 		e.cause, e.steps = "", nil

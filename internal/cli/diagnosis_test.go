@@ -44,6 +44,10 @@ func TestExplain(t *testing.T) {
 		"a limit has its own line": {
 			d: &diagnose.Diagnosis{Kind: diagnose.KindTime, Cause: "it ran too long"}, verdict: sandbox.VerdictTimeLimit, none: true,
 		},
+		"a limit with a place": {
+			d: &diagnose.Diagnosis{Kind: diagnose.KindTime, Cause: "it ran too long", Location: at, Excerpt: excerpt}, verdict: sandbox.VerdictTimeLimit,
+			hint: "the program was at main.py:2", excerpt: true,
+		},
 		"a host without a name": {d: hosts, none: true},
 	} {
 		r := &sandbox.Result{Verdict: sandbox.VerdictNonzeroExit, Stderr: outputOf(c.stderr)}

@@ -336,7 +336,17 @@ func (t *fakeTask) ReadOutput(p []byte) (stream, n int, err error) {
 func (t *fakeTask) CloseOutput() { t.closing.Do(func() { close(t.closed) }) }
 
 func (t *fakeTask) Signal(sig syscall.Signal, scope sandbox.Scope) error {
-	if scope == sandbox.Main {
+	switch scope {
+	case sandbox.Main:
+		t.signal(sig)
+		return nil
+	case sandbox.Handler:
+		t.mu.Lock()
+		handled := t.trap != nil
+		t.mu.Unlock()
+		if !handled {
+			return errors.New("fake: no handler")
+		}
 		t.signal(sig)
 		return nil
 	}

@@ -50,7 +50,17 @@ func (c *inquiry) explainLimit() *Diagnosis {
 		d.Suggestions = append(d.Suggestions, c.hostStep(""))
 	}
 	d.Docs = d.Kind.docs()
-	// The last trace is, for a language with stacks at a limit, where the program was.
+	if d.Kind == KindTime || d.Kind == KindCPU {
+		if frames := c.stackAtLimit(); frames != nil {
+			d.Frames = orderFrames(frames)
+			if f := d.Frames[0]; f.User {
+				d.Cause = cut(d.Cause+"; it was "+whereabouts(f), maxMessage)
+				c.locate(d, Location{File: f.File, Line: f.Line})
+			}
+			return d
+		}
+	}
+	// The last trace is where a cell was when it was interrupted.
 	for i := range c.thrown {
 		if t := &c.thrown[i]; t.at.File != "" {
 			d.Frames = orderFrames(t.frames)

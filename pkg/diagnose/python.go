@@ -107,6 +107,9 @@ func pythonFrame(line string) (file string, n int, function string, ok bool) {
 		return "", 0, "", false
 	}
 	_, function, _ = strings.Cut(rest, ", in ")
+	if function == "" && strings.Contains(rest, " in ") { // of stacks at a limit
+		return "", 0, "", false
+	}
 	return file, atoi(rest), function, atoi(rest) > 0
 }
 

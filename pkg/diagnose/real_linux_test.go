@@ -88,11 +88,11 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// brief is an output for the archive: of a deep recursion only the edges.
+// brief is an output for the archive: of deep recursions and many stacks only the edges.
 func brief(o sandbox.Output) string {
 	text := strings.ToValidUTF8(string(o.Bytes()), "?")
-	if lines := strings.SplitAfter(text, "\n"); len(lines) > 60 {
-		text = strings.Join(append(append(lines[:30:30], "...\n"), lines[len(lines)-30:]...), "")
+	if lines := strings.SplitAfter(text, "\n"); len(lines) > 160 {
+		text = strings.Join(append(append(lines[:80:80], "...\n"), lines[len(lines)-80:]...), "")
 	}
 	return text
 }

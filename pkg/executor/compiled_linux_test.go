@@ -257,7 +257,7 @@ func main() {
 		},
 		{
 			name: "too long", req: Request{Code: "package main\n\nfunc main() {\n\tfor {\n\t}\n}\n", Limits: sandbox.Limits{Wall: time.Second}},
-			verdict: sandbox.VerdictTimeLimit,
+			verdict: sandbox.VerdictTimeLimit, code: 2, // that of SIGQUIT
 		},
 	})
 }

@@ -49,7 +49,8 @@ type Task interface {
 	ReadOutput(p []byte) (stream, n int, err error)
 	// CloseOutput ends ReadOutput, also while it waits. It may be called twice.
 	CloseOutput()
-	// Signal reaches the whole process tree of the phase (scope Tree) or the process alone.
+	// Signal reaches the whole process tree of the phase (scope Tree) or the process alone. With scope Handler, it may return an error if the
+	// process has no handler, or if that is not known.
 	Signal(sig syscall.Signal, scope Scope) error
 	// Kill ends the whole phase at once; the programs can not resist it. It may be called in any state, and twice.
 	Kill() error
@@ -66,8 +67,9 @@ type Scope int
 
 // The scopes of a signal.
 const (
-	Main Scope = iota // the process that was started
-	Tree              // everything in its phase
+	Main    Scope = iota // the process that was started
+	Tree                 // everything in its phase
+	Handler              // the process that was started, if it has a handler for the signal
 )
 
 // Terminal is implemented by a Task whose process has a terminal.

@@ -404,6 +404,76 @@ func TestCancelledBySignal(t *testing.T) {
 	}
 }
 
+// At the time and CPU limits, a program that has a handler for its plan's signal gets that before SIGTERM, and the verdict stays. Nothing else
+// sends it.
+func TestStackSignal(t *testing.T) {
+	const quit = 3
+	got := make(chan []syscall.Signal, 1)
+	record := func(p *conformance.FakeProcess, most int) sandbox.Exit {
+		signals := p.Trap()
+		p.Use(monitor.Sample{CPUUser: time.Hour})
+		_, _ = io.WriteString(p.Stdout, "ready\n")
+		var all []syscall.Signal
+		for len(all) < most {
+			select {
+			case s := <-signals:
+				if all = append(all, s); s == syscall.SIGTERM {
+					most = 0
+				}
+			case <-p.Killed:
+				most = 0
+			}
+		}
+		got <- all
+		return sandbox.Exit{Code: 2}
+	}
+	m, _ := newManager(t, map[string]conformance.Script{
+		"goes on":    func(p *conformance.FakeProcess) sandbox.Exit { return record(p, 9) },
+		"ends":       func(p *conformance.FakeProcess) sandbox.Exit { return record(p, 1) },
+		"no handler": wait,
+	})
+	wall, cpu := sandbox.Limits{Wall: 2 * time.Second, Grace: time.Minute}, sandbox.Limits{CPUTime: time.Millisecond, Grace: time.Minute}
+	for name, c := range map[string]struct {
+		program string
+		signal  int
+		limits  sandbox.Limits
+		cancel  bool
+		want    []syscall.Signal
+		verdict sandbox.Verdict
+	}{
+		"wall":       {"goes on", quit, wall, false, []syscall.Signal{quit, syscall.SIGTERM}, sandbox.VerdictTimeLimit},
+		"cpu":        {"goes on", quit, cpu, false, []syscall.Signal{quit, syscall.SIGTERM}, sandbox.VerdictCPULimit},
+		"ends by it": {"ends", quit, cpu, false, []syscall.Signal{quit}, sandbox.VerdictCPULimit},
+		"no signal":  {"goes on", 0, cpu, false, []syscall.Signal{syscall.SIGTERM}, sandbox.VerdictCPULimit},
+		"cancelled":  {"goes on", quit, sandbox.Limits{Grace: time.Minute}, true, []syscall.Signal{syscall.SIGTERM}, sandbox.VerdictCancelled},
+		"no handler": {"no handler", quit, wall, false, nil, sandbox.VerdictTimeLimit},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		res, err := m.Run(ctx, create(t, m, sandbox.Spec{}), sandbox.Process{Args: []string{c.program}, StackSignal: c.signal, Limits: c.limits},
+			sandbox.IO{OnEvent: func(e sandbox.Event) {
+				if e.Kind == sandbox.EventStdout && c.cancel {
+					cancel()
+				}
+			}})
+		cancel()
+		if err != nil || res.Verdict != c.verdict {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+		if c.want == nil {
+			if res.Exit.Signal != int(syscall.SIGTERM) {
+				t.Errorf("%s: %+v", name, res.Exit)
+			}
+			continue
+		}
+		if all := <-got; !slices.Equal(all, c.want) {
+			t.Errorf("%s: signals %v, want %v", name, all, c.want)
+		}
+		if len(res.Violations) > 1 { // that of the limit
+			t.Errorf("%s: %+v", name, res.Violations)
+		}
+	}
+}
+
 // The first process of a phase that is ordered to end also ends the others: all were cancelled, also a process that ends
 // before it gets the order.
 func TestNeighboursAreCancelledTogether(t *testing.T) {

@@ -440,7 +440,7 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 	}()
 
 	var f facts
-	var grace <-chan time.Time
+	var grace, polite <-chan time.Time
 	wall := time.NewTimer(r.p.Limits.Wall)
 	defer wall.Stop()
 	cpu := newCPUWatch(r.p.Limits)
@@ -458,11 +458,17 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 		done, stopped, full = nil, nil, nil
 		wall.Stop()
 		cpu.stop()
-		if r.p.Limits.Grace <= 0 || task.Signal(politeSignal(ctx), Tree) != nil {
-			_ = task.Kill() // Wait reports if even that failed
-			return
+		if r.p.Limits.Grace > 0 {
+			grace = time.After(r.p.Limits.Grace)
+			if atLimit := f.wallHit || f.cpuHit; atLimit && r.p.StackSignal != 0 && task.Signal(syscall.Signal(r.p.StackSignal), Handler) == nil {
+				polite = time.After(min(stackTime, r.p.Limits.Grace/2))
+				return
+			}
+			if task.Signal(politeSignal(ctx), Tree) == nil {
+				return
+			}
 		}
-		grace = time.After(r.p.Limits.Grace)
+		_ = task.Kill() // Wait reports if even that failed
 	}
 	for {
 		select {
@@ -496,11 +502,18 @@ func (r *run) watch(ctx context.Context, task Task) (facts, error) {
 			f.cancelled = f.cancelled || !(f.wallHit || f.cpuHit || f.outputKilled)
 			done, stopped, full = nil, nil, nil
 			_ = task.Kill() // Wait reports if even that failed
+		case <-polite:
+			if task.Signal(politeSignal(ctx), Tree) != nil {
+				_ = task.Kill()
+			}
 		case <-grace:
 			_ = task.Kill()
 		}
 	}
 }
+
+// stackTime is how long a program may print its stack at a limit before it gets SIGTERM. It is a part of the grace period.
+const stackTime = 200 * time.Millisecond
 
 // politeSignal is the signal that asks a program to end: SIGINT after a Ctrl-C of the user, as without a sandbox, otherwise SIGTERM.
 func politeSignal(ctx context.Context) syscall.Signal {

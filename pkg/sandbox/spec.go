@@ -87,6 +87,9 @@ type Process struct {
 	Followed bool `json:"followed,omitempty"`
 	// KillOnOutput ends the run when a stream exceeds its limit instead of dropping the middle.
 	KillOnOutput bool `json:"kill_on_output,omitempty"`
+	// StackSignal is the number of the signal at which the process prints its stack. The Manager sends it at the time and CPU limits, before
+	// SIGTERM, if the process has a handler for it; 0: none.
+	StackSignal int `json:"stack_signal,omitempty"`
 	// MergeOutput gives the process one pipe for stdout and stderr: all output is stdout, exactly in the order of the writes.
 	MergeOutput bool `json:"merge_output,omitempty"`
 	// DriverSocket makes standard input a socket to the caller, for a process that Manager.Start starts. Only tasks of some backends are

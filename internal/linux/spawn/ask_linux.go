@@ -84,6 +84,6 @@ func (i *Init) Take(ctx context.Context, id uint64, pid uint32, stdout, stderr i
 		p.Close()
 		return nil, nil, err
 	}
-	p.began = started.At
+	p.began, p.pid = started.At, int(started.PID)
 	return p, a.files[0], nil
 }

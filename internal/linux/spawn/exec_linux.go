@@ -14,6 +14,7 @@ import (
 type running struct {
 	ended    <-chan exit // its wait status; closed without one when the init died first
 	began    uint64
+	pid      int      // in the sandbox's own pid namespace
 	master   *os.File // the terminal's, if one was asked for
 	listener *os.File // non-blocking; nil if its filter does not notify, or the kernel has none
 	examined bool
@@ -88,7 +89,7 @@ func (i *Init) exec(ctx context.Context, m *initproto.Exec, fds []int, examiner 
 			closeFiles(append(a.files, a.listener))
 			return running{}, refusal
 		}
-		r.began, r.listener = m.At, a.listener
+		r.began, r.pid, r.listener = m.At, int(m.PID), a.listener
 		if len(a.files) > 0 {
 			r.master = a.files[0]
 			closeFiles(a.files[1:])

@@ -110,7 +110,7 @@ func (i *Init) Expect(ctx context.Context, m *initproto.Expect) (_ *Foreign, err
 func (f *Foreign) Adopt(pid uint32, began uint64, listener *os.File, examiner Examiner) (*Program, error) {
 	p, i := f.program, f.program.init
 	status := make(chan exit, 1)
-	p.running = running{ended: status, began: began, listener: listener}
+	p.running = running{ended: status, began: began, pid: int(pid), listener: listener}
 	if listener != nil && f.Probe {
 		var refusal error
 		if p.examined, refusal = answerProbe(listener, examiner); refusal != nil {

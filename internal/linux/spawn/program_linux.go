@@ -1,12 +1,14 @@
 package spawn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -218,6 +220,42 @@ func (p *Program) CloseOutput() {
 // Signal reaches the program, or all programs of its init.
 func (p *Program) Signal(sig syscall.Signal, everyone bool) error {
 	return p.init.Signal(&initproto.Signal{ID: p.id, All: everyone, Num: uint32(sig)})
+}
+
+// ErrNoHandler is the error of SignalHandler for a program without a handler.
+var ErrNoHandler = errors.New("the program has no handler for the signal")
+
+// SignalHandler reaches the program if it has a handler for the signal, and if the kernel says so. A program that another one has replaced
+// has none of its handlers. The init itself sees no /proc of another user.
+func (p *Program) SignalHandler(sig syscall.Signal) error {
+	tasks := "/proc/" + strconv.Itoa(cmp.Or(p.init.containerPID, p.init.pid)) + "/task"
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return ErrNoHandler
+	}
+	for _, thread := range threads {
+		children, _ := os.ReadFile(tasks + "/" + thread.Name() + "/children")
+		for child := range strings.FieldsSeq(string(children)) {
+			status, _ := os.ReadFile("/proc/" + child + "/status")
+			pids := strings.Fields(statusField(status, "NSpid"))
+			if len(pids) == 0 || pids[len(pids)-1] != strconv.Itoa(p.pid) {
+				continue
+			}
+			caught, err := strconv.ParseUint(statusField(status, "SigCgt"), 16, 64)
+			if err != nil || sig < 1 || sig > 64 || caught>>(sig-1)&1 == 0 {
+				return ErrNoHandler
+			}
+			return p.Signal(sig, false)
+		}
+	}
+	return ErrNoHandler
+}
+
+// statusField returns the value of a field of /proc/PID/status.
+func statusField(status []byte, name string) string {
+	_, rest, _ := strings.Cut(string(status), "\n"+name+":\t")
+	value, _, _ := strings.Cut(rest, "\n")
+	return value
 }
 
 // Resize sets the size of the terminal.

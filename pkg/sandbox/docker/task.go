@@ -182,7 +182,7 @@ func (t *task) CloseOutput() { _ = t.stdout.Close() } // nil always
 // Signal signals the process, or all processes of its phase. The manager sends signals that all systems number alike.
 func (t *task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 	return failure("signal", "protocol", t.i.connection.conn.Send(containerproto.KindSignal, t.id,
-		containerproto.Signal(int(sig), scope == sandbox.Tree)))
+		containerproto.Signal(int(sig), byte(scope))))
 }
 
 // Resize sets the size of the terminal.

@@ -36,6 +36,10 @@ const (
 	goLinkFlags = "-ldflags=-w"
 )
 
+// stackSignal is SIGQUIT: the runtime prints the stacks of all goroutines and ends the program. A program that imports os/signal does
+// not get it, because it may want to end in an orderly way at SIGTERM.
+const stackSignal = 3
+
 // goFlags change compiled packages, and so decide whether an entry of the cache fits. Go before 1.21 applies no profile by
 // default, and Go before 1.20 has no flag for it.
 func goFlags(version string) []string {
@@ -137,6 +141,9 @@ func plan(j *language.Job) error {
 	case len(p.tests) == 0:
 		build([]string{"build"}, goBinary, p.target)
 		run = j.AddRun(goBinary)
+		if !slices.Contains(p.imports, "os/signal") {
+			run.Process.StackSignal = stackSignal
+		}
 	default:
 		for i, t := range p.tests {
 			build([]string{"test", "-c"}, testBinary(i), t.target)

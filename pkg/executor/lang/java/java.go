@@ -34,14 +34,18 @@ const (
 	javaOutOfMemory = 3
 )
 
+// stackSignal is SIGQUIT: the virtual machine prints the stacks of all threads and continues.
+const stackSignal = 3
+
 // startupFlags make a virtual machine start fastest: a simple collector, the JDK's classes from its shared archive, no file for
 // monitoring tools.
 func startupFlags() []string { return []string{"-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData"} }
 
-// programMachine returns the command of a program's virtual machine, up to its class path.
+// programMachine returns the command of a program's virtual machine, up to its class path. The machine's own output, such as the stacks at
+// a limit, is on standard error: standard output is the program's.
 func programMachine(j *language.Job) []string {
 	return append(append([]string{j.Tool.Path}, startupFlags()...),
-		heapFlag(javaHeap(j.Memory())), "-XX:ReservedCodeCacheSize=64m",
+		heapFlag(javaHeap(j.Memory())), "-XX:ReservedCodeCacheSize=64m", "-XX:+DisplayVMOutputToStderr",
 		"-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8",
 	)
 }
@@ -123,6 +127,7 @@ func plan(j *language.Job) error {
 	run := j.AddRun(slices.Concat(args, []string{"-cp", classPath}, start)...)
 	run.Process.Env = maps.Clone(j.Tool.Env)
 	run.OutOfMemory = isOutOfMemory
+	run.Process.StackSignal = stackSignal
 	if j.HostWarmDir() != "" && j.MayPrestart() && !j.Request.Options.Test {
 		prestart(j, sources, classPath)
 	}

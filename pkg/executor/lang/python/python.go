@@ -51,11 +51,11 @@ func plan(j *language.Job) error {
 	case script != nil:
 		file := path.Join(bin, script.name)
 		j.RunFiles = append(j.RunFiles, sandbox.File{Path: file, Mode: 0o755, Data: script.text(program)})
-		run = j.AddRun(program, file)
+		run = addRun(j, program, file)
 	case module != "":
-		run = j.AddRun(program, "-m", module)
+		run = addRun(j, program, "-m", module)
 	default:
-		run = j.AddRun(program, j.Inside(j.Entry))
+		run = addRun(j, program, j.Inside(j.Entry))
 		if program == j.Tool.Path && source == j.Dir {
 			run.Process.Warm = warmStart(j)
 		}
@@ -66,6 +66,13 @@ func plan(j *language.Job) error {
 		j.Tool.Path, "-I", "-S", "-c", "import sys; compile(open(sys.argv[1],'rb').read(), sys.argv[1], 'exec', dont_inherit=True)",
 	}}
 	return nil
+}
+
+// addRun adds the run of an interpreter, which prints its stacks at the signal of the drivers.
+func addRun(j *language.Job, args ...string) *language.Phase {
+	run := j.AddRun(args...)
+	run.Process.StackSignal = driver.StackSignal
+	return run
 }
 
 // addModule adds the run of a module that the request names, in the program's directory.
@@ -79,7 +86,7 @@ func addModule(j *language.Job, program string) error {
 	case j.Request.Entry != "":
 		return sandbox.Invalid("module", "it is given with --entry; leave out one of them")
 	}
-	j.AddRun(program, "-m", module).Process.Workdir = j.Dir
+	addRun(j, program, "-m", module).Process.Workdir = j.Dir
 	return nil
 }
 

@@ -33,7 +33,7 @@ func addTests(j *language.Job, program string) error {
 	default:
 		args = append(args, "discover", "-t", ".", "-s", path.Clean(entry))
 	}
-	j.AddRun(args...).Process.Workdir = j.Dir
+	addRun(j, args...).Process.Workdir = j.Dir
 	return nil
 }
 

@@ -46,7 +46,7 @@ const (
 )
 
 // Version of the protocol. Both ends must have the same.
-const Version = 4
+const Version = 5
 
 // Bounds.
 const (

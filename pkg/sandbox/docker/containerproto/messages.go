@@ -217,14 +217,15 @@ func Parse(b []byte, v any) error {
 	return nil
 }
 
+// The receivers of a signal, as sandbox.Scope numbers them.
+const (
+	ToProgram byte = iota
+	ToTree
+	ToHandler
+)
+
 // Signal is the body of a signal.
-func Signal(num int, everyone bool) []byte {
-	b := []byte{byte(num), 0}
-	if everyone {
-		b[1] = 1
-	}
-	return b
-}
+func Signal(num int, to byte) []byte { return []byte{byte(num), to} }
 
 // Size is the body of a resize.
 func Size(rows, cols uint16) []byte {

@@ -117,7 +117,12 @@ func (s *server) handle(kind containerproto.Kind, id uint32, body []byte) error 
 			return containerproto.ErrMalformed
 		}
 		if p := s.program(id); p != nil {
-			_ = p.Signal(syscall.Signal(body[0]), body[1] != 0) // fails if the init has ended
+			sig := syscall.Signal(body[0])
+			if body[1] == containerproto.ToHandler {
+				_ = p.SignalHandler(sig) // fails if the init has ended
+			} else {
+				_ = p.Signal(sig, body[1] == containerproto.ToTree)
+			}
 		}
 	case containerproto.KindResize:
 		if len(body) != 4 {

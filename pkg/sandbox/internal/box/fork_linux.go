@@ -180,9 +180,12 @@ func (f *Fork) Driver() io.ReadWriteCloser { return f.driver }
 
 // Signal reaches the process, or every process that it has made.
 func (f *Fork) Signal(sig syscall.Signal, scope sandbox.Scope) error {
-	if scope == sandbox.Tree {
+	switch scope {
+	case sandbox.Tree:
 		_, err := f.group.Signal(sig, 0)
 		return err
+	case sandbox.Handler:
+		return f.program.SignalHandler(sig)
 	}
 	return f.program.Signal(sig, false)
 }

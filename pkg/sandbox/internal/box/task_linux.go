@@ -129,6 +129,9 @@ func (t *Task) CloseOutput() { t.program.CloseOutput() }
 
 // Signal reaches the process, or every process of its phase but for forks.
 func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
+	if scope == sandbox.Handler {
+		return t.program.SignalHandler(sig)
+	}
 	if scope == sandbox.Tree && t.phase.forks.Load() > 0 {
 		_, err := t.phase.Group.Signal(sig, t.phase.networkPID())
 		return err

@@ -18,6 +18,9 @@
 // killed. PYTHONUNBUFFERED, which makes two writes of a print, is left to the request. A program can see sys.stdout.line_buffering, and
 // PYTHONPATH in /proc/self/environ. Interpreters that the program starts buffer as they do elsewhere.
 //
+// Stacks. Both register faulthandler, which has the interpreter print the stacks of all threads to standard error at StackSignal and go on.
+// That takes 0.03 ms of a cold start. No kernel sends this signal, so SIGQUIT and the others mean to a program what they mean elsewhere.
+//
 // Garbage collector. At its end a program has the collector visit every object, and so copy every page that it shares with the zygote.
 // The zygote's objects are therefore frozen (gc.freeze), except the names of __main__. A program that imports gc, or a module that uses
 // it, gets an interpreter without that. The order in which members of one cycle are finalized can differ, which Python leaves open.
@@ -58,6 +61,9 @@ const Dir = sandbox.TmpDir + "/.sandbox-run"
 
 // Handshake is what a driver prints when it is ready.
 const Handshake = "sandbox-run: ready\n"
+
+// StackSignal is SIGSTKFLT, at which interpreters with a driver print their stacks.
+const StackSignal = 16
 
 // LineBuffering is the hook of cold starts, with the path of the driver: pools put it only for a cold start. Python finds it by PYTHONPATH,
 // whose first directory is [Dir].

@@ -7,6 +7,13 @@ import sys
 for stream in sys.stdout, sys.stderr:
     if not stream.write_through:  # as the request has it, by PYTHONUNBUFFERED
         stream.reconfigure(line_buffering=True)
+try:
+    import faulthandler
+
+    faulthandler.register(16, 2, True)  # StackSignal: all threads, to standard error
+    del sys.modules["faulthandler"], faulthandler
+except (ImportError, AttributeError):  # an interpreter other than CPython
+    pass
 here = os.path.dirname(__file__)
 sys.path.remove(here)
 sys.path_importer_cache.pop(here, None)

@@ -72,6 +72,8 @@ def _wait():
             del sys.path_importer_cache[path]
         return found
 
+    (faulthandler,) = borrow("faulthandler")  # as in line_buffering.py
+    faulthandler.register(16, 2, True)
     (_ctypes,) = borrow("_ctypes")
     little = sys.byteorder
 
