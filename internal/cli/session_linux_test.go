@@ -106,12 +106,6 @@ func processesBelow(pid int) (below []int) {
 	return below
 }
 
-// isRunning reports whether a process exists and has not ended: pid 1 of a machine may reap late.
-func isRunning(pid int) bool {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	return err == nil && !strings.Contains(string(text), ") Z ")
-}
-
 // A supervisor of a session has nothing of the process that has started it: no terminal, no descriptor, no working directory.
 func TestSupervisorIsDetached(t *testing.T) {
 	p := newSessionPlace(t)

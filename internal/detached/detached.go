@@ -162,7 +162,7 @@ func collect(name string, dryRun bool) (r sandbox.Residue, dead bool) {
 
 // Remove removes the directory of a supervisor that is dead, or that ends now.
 func Remove(path string) error {
-	if err := os.RemoveAll(path); err != nil {
+	if err := os.RemoveAll(path); err != nil { //nolint:forbidigo // files of supervisors, flat; no sandbox reaches them
 		return fmt.Errorf("remove the directory of a session: %w", err)
 	}
 	return nil

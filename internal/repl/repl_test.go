@@ -26,7 +26,6 @@ func TestMain(m *testing.M) {
 type script struct {
 	Session
 	ran     []string
-	results []*session.Result
 }
 
 func (s *script) Info() session.Info { return session.Info{Language: "python"} }

@@ -31,7 +31,7 @@ func (t *TTY) ReadLine(ctx context.Context, question protocol.Input) (line strin
 	if err != nil {
 		return "", false
 	}
-	defer term.Restore(int(t.In.Fd()), state)
+	defer func() { _ = term.Restore(int(t.In.Fd()), state) }() // a terminal that is gone needs nothing
 	return t.readPassword(ctx)
 }
 

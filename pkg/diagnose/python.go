@@ -25,11 +25,11 @@ func parsePython(c *inquiry) {
 	for i, raw := range c.stderr {
 		line, bar := cutBar(raw)
 		member := outer >= 0 && bar > outer
-		switch {
-		case line == directCause || line == during:
+		switch line {
+		case directCause, during:
 			linked = linked || !member
 			continue
-		case line == "Traceback (most recent call last):" || line == "Exception Group Traceback (most recent call last):":
+		case "Traceback (most recent call last):", "Exception Group Traceback (most recent call last):":
 			if !member {
 				outer = bar
 			}

@@ -215,18 +215,18 @@ func processLimit(c *inquiry, t *thrown, _ []string) *answer {
 	if !hit {
 		return nil
 	}
-	return answered(KindProcesses, "the sandbox allows "+number(int(c.Result.Limits.Processes))+" processes and threads at a time",
-		"--pids "+number(2*int(c.Result.Limits.Processes))+", or fewer processes at a time")
+	return answered(KindProcesses, "the sandbox allows "+number(c.Result.Limits.Processes)+" processes and threads at a time",
+		"--pids "+number(2*c.Result.Limits.Processes)+", or fewer processes at a time")
 }
 
 func openFiles(c *inquiry, _ *thrown, _ []string) *answer {
-	return answered(KindOpenFiles, "a process of the sandbox may have "+number(int(c.Result.Limits.OpenFiles))+" open files",
-		"close files after their use", "--open-files "+number(2*int(c.Result.Limits.OpenFiles)))
+	return answered(KindOpenFiles, "a process of the sandbox may have "+number(c.Result.Limits.OpenFiles)+" open files",
+		"close files after their use", "--open-files "+number(2*c.Result.Limits.OpenFiles))
 }
 
 func diskFull(c *inquiry, _ *thrown, _ []string) *answer {
 	l := &c.Result.Limits
-	return answered(KindDisk, "the program filled the scratch disk of "+l.Disk.String()+" and "+number(int(l.Inodes))+" files",
+	return answered(KindDisk, "the program filled the scratch disk of "+l.Disk.String()+" and "+number(l.Inodes)+" files",
 		"--disk "+flagSize(2*l.Disk), stepRemove)
 }
 

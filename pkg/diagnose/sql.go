@@ -4,8 +4,8 @@ import "strings"
 
 // parseSQL reads the errors of SQLite and of PostgreSQL.
 //
-//	/workspace/a.sql:2: no such column: nmae      psql:/workspace/a.sql:2: ERROR:  column "nmae" does not exist
-//	  select nmae from t;                         LINE 1: select nmae from t;
+//	/workspace/a.sql:2: no such column: nme      psql:/workspace/a.sql:2: ERROR:  column "nme" does not exist
+//	  select nme from t;                         LINE 1: select nme from t;
 //	         ^                                                   ^
 func parseSQL(c *inquiry) {
 	for i, line := range c.stderr {

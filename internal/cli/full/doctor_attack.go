@@ -65,7 +65,7 @@ func attackBackendWith(ctx context.Context, run attackSuite, c *cli.Invocation, 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(work) }()
+	defer func() { _ = os.RemoveAll(work) }() //nolint:forbidigo // its layers were unpacked within the bounds of the image store
 	report, err := run(ctx, attack.Options{
 		Backend: b, Executable: self, Escape: cli.EscapeText,
 		Victim: func(mark string) *exec.Cmd { return newVictim(self, tier, mark, flags) },

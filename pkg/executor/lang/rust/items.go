@@ -183,9 +183,9 @@ func kindOfItem(p *part) string {
 			}
 			return w
 		case "const":
-			switch {
-			case next == "fn", next == "unsafe", next == "extern", next == "async":
-			case next == "{", next == "|", next == "move":
+			switch next {
+			case "fn", "unsafe", "extern", "async":
+			case "{", "|", "move":
 				return ""
 			default:
 				return w

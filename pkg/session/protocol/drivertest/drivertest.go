@@ -65,7 +65,7 @@ func Start(t *testing.T, env []string, args ...string) (*Driver, protocol.Ready)
 		close(d.ended)
 	}()
 	t.Cleanup(func() {
-		_ = syscall.Kill(-d.Process.Pid, syscall.SIGKILL)
+		_ = syscall.Kill(-d.Process.Pid, syscall.SIGKILL) //nolint:forbidigo // its group; it is not reaped before, unless it has ended by itself
 		<-d.ended
 		_ = d.socket.Close()
 		if t.Failed() {
@@ -187,7 +187,7 @@ func (d *Driver) Ask(kind protocol.Kind, body string, reply any, arg ...string) 
 // Interrupt sends SIGINT to the driver and all its processes.
 func (d *Driver) Interrupt() {
 	d.t.Helper()
-	if err := syscall.Kill(-d.Process.Pid, syscall.SIGINT); err != nil {
+	if err := syscall.Kill(-d.Process.Pid, syscall.SIGINT); err != nil { //nolint:forbidigo // its group, of a driver that runs
 		d.t.Fatal(err)
 	}
 }

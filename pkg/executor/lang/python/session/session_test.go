@@ -15,13 +15,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/session/protocol/drivertest"
 )
 
-// start starts the driver in the first Python on PATH that is new enough.
-func start(t *testing.T) *drivertest.Driver {
-	t.Helper()
-	d, _ := startWith(t, "python3")
-	return d
-}
-
 // startWith starts the driver in a Python, below a shell that prints its exit status.
 func startWith(t *testing.T, python string) (*drivertest.Driver, protocol.Ready) {
 	t.Helper()

@@ -302,7 +302,7 @@ func TestFork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
+		t.Cleanup(func() { f.Close() })
 		_ = f.SetReadDeadline(time.Now().Add(time.Minute))
 		pipes[name] = f
 	}
