@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 // script is a session without an interpreter, for the rules of editors: a line that ends with a colon begins a block, which an empty line ends.
 type script struct {
 	Session
-	ran     []string
+	ran []string
 }
 
 func (s *script) Info() session.Info { return session.Info{Language: "python"} }

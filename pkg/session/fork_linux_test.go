@@ -117,7 +117,7 @@ func TestThreatR4Fork(t *testing.T) {
 	s.shows("x", "1")
 }
 
-// A fork counts as a session of its owner, belongs to nobody else, and has the limit on processes for itself alone.
+// A fork counts as a session of its owner, other owners do not see it, and the limit on processes is its own.
 func TestThreatA5Fork(t *testing.T) {
 	m := newManager(t, Options{PerOwner: 2})
 	req := in("python")
