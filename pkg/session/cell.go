@@ -90,7 +90,10 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 	if len(c.Code) > maxCode {
 		return nil, sandbox.Invalid("code", "%d bytes; the most is %d", len(c.Code), maxCode)
 	}
-	b, err := s.take(ctx)
+	run := &cell{s: s, in: c, done: make(chan struct{})}
+	run.ctx, run.cancel = context.WithCancel(ctx)
+	defer run.cancel()
+	b, err := s.takeFor(ctx, run)
 	if err != nil {
 		return nil, err
 	}
@@ -100,26 +103,19 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 		return nil, s.endedError()
 	}
 	if c.Begin != nil {
-		if err := c.Begin(ctx, s.nextCell()); err != nil {
+		if err := c.Begin(ctx, run.id); err != nil {
 			return nil, err
 		}
 	}
 	s.mu.Lock()
-	s.cells++
-	run := &cell{s: s, b: b, in: c, id: s.cells, done: make(chan struct{})}
-	run.ctx, run.cancel = context.WithCancel(ctx)
-	s.current = run
+	s.cells = run.id
 	s.mu.Unlock()
-	defer run.cancel()
 	var r *Result
 	if b.driver != nil {
 		r, err = run.drive(ctx)
 	} else {
 		r, err = run.compile()
 	}
-	s.mu.Lock()
-	s.current = nil
-	s.mu.Unlock()
 	var result *sandbox.Result
 	if r != nil {
 		r.Cell = run.id
@@ -136,13 +132,6 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 	return r, err
 }
 
-// nextCell is the number of the next cell. The caller has the turn.
-func (s *Session) nextCell() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cells + 1
-}
-
 // cell is a cell that runs.
 type cell struct {
 	s      *Session
@@ -152,17 +141,24 @@ type cell struct {
 	ctx    context.Context // until the end of the cell
 	cancel context.CancelFunc
 
-	interrupting bool          // by the user; guarded by mu
-	done         chan struct{} // closed after the frame done
+	done chan struct{} // closed after the frame done
 
-	mu       sync.Mutex
-	end      protocol.Done
-	ended    bool
-	displays []protocol.Display
-	shown    int // bytes of displays
-	dropped  int // displays
-	waits    time.Time
-	waited   time.Duration
+	mu           sync.Mutex
+	end          protocol.Done
+	ended        bool
+	displays     []protocol.Display
+	shown        int           // bytes of displays
+	dropped      int           // displays
+	waits        time.Time     // since when it waits for an answer; zero: it does not
+	used         time.Duration // processor time at that moment
+	waited       time.Duration // before
+	answered     chan struct{} // closed when the last answer was written
+	installs     int
+	interrupting bool // by the user
+	stopping     bool // interrupted, by the user or at a limit
+	sent         bool // the driver has the code
+	interrupts   int  // that were sent
+	repeat       *time.Timer
 }
 
 // Bounds of the displays that a result has.
@@ -181,6 +177,7 @@ func (c *cell) drive(ctx context.Context) (*Result, error) {
 	d.mu.Lock()
 	d.cell = nil
 	d.mu.Unlock()
+	c.settle()
 	if err != nil {
 		if d.isGone() {
 			c.s.setCause(d.cause())
@@ -304,6 +301,10 @@ func (c *cell) ask(question protocol.Input) {
 // install installs packages for the cell, in the time and limits of an installation.
 func (c *cell) install(asked protocol.Install) {
 	c.pause(func() (answer protocol.Kind, body string) {
+		if c.installs++; c.installs > maxInstalls {
+			c.b.driver.live.Print(1, fmt.Sprintf("a cell installs packages at most %d times\n", maxInstalls))
+			return protocol.KindInstalled, ""
+		}
 		added, err := c.s.install(c.ctx, c.b, asked.Packages)
 		if err != nil {
 			c.b.driver.live.Print(1, err.Error()+"\n")
@@ -313,25 +314,54 @@ func (c *cell) install(asked protocol.Install) {
 	})
 }
 
-// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time.
+// maxInstalls bounds the installations of a cell: they take none of its wall time.
+const maxInstalls = 16
+
+// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time: other
+// questions are dropped, and the next one is handled after the driver has read the answer. Only the reader of frames calls it.
 func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.waits.IsZero() || c.ended {
+	asks, answered := c.waits.IsZero() && !c.ended, c.answered
+	c.mu.Unlock()
+	if !asks {
 		return
 	}
-	c.waits = time.Now()
+	if answered != nil {
+		<-answered // at the latest at the end of the driver
+	}
+	used := c.processorTime()
+	c.s.touch()
+	answered = make(chan struct{})
+	c.mu.Lock()
+	c.waits, c.used, c.answered = time.Now(), used, answered
+	c.mu.Unlock()
 	go func() {
+		defer close(answered)
 		answer, body := find()
+		used := c.processorTime()
 		c.mu.Lock()
-		c.waited, c.waits = c.waited+time.Since(c.waits), time.Time{}
+		c.waited, c.waits = c.waitedSince(used), time.Time{}
 		over := c.ended
 		c.mu.Unlock()
 		c.s.touch()
 		if !over {
-			c.b.driver.send(answer, c.id, body)
+			c.b.driver.write(answer, c.id, body)
 		}
 	}()
+}
+
+// processorTime is what the driver and its processes have used so far.
+func (c *cell) processorTime() time.Duration {
+	now, err := c.b.driver.live.Sample()
+	if err != nil {
+		return 0
+	}
+	return now.CPUUser + now.CPUSystem
+}
+
+// waitedSince is how long the cell has waited, up to now. What its processes compute meanwhile is no waiting. The caller holds mu.
+func (c *cell) waitedSince(used time.Duration) time.Duration {
+	return c.waited + max(0, time.Since(c.waits)-max(0, used-c.used))
 }
 
 // isWaiting reports whether the cell waits for its user.
@@ -353,9 +383,16 @@ func (c *cell) interrupt() error {
 	return c.Interrupt()
 }
 
-// Begin sends the code to the driver.
+// Begin sends the code to the driver. An interrupt that comes earlier follows the code.
 func (c *cell) Begin() error {
-	c.b.driver.send(protocol.KindExecute, c.id, c.in.Code)
+	go func() {
+		c.b.driver.write(protocol.KindExecute, c.id, c.in.Code)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.sent = true; c.stopping {
+			c.sendInterrupt()
+		}
+	}()
 	return nil
 }
 
@@ -383,8 +420,45 @@ func (c *cell) Wait() (code int, ok bool) {
 
 // Interrupt asks the driver to end the cell.
 func (c *cell) Interrupt() error {
-	c.b.driver.interrupt(c.id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopping = true; c.sent {
+		c.sendInterrupt()
+	}
 	return nil
+}
+
+// repeatInterrupt is when an interrupt is sent once more: an interpreter may miss a signal that arrives between two of its steps.
+const repeatInterrupt = time.Second
+
+// sendInterrupt interrupts the cell unless it has ended: the next cell's code is not sent while mu is held. The caller holds mu.
+func (c *cell) sendInterrupt() {
+	if c.ended {
+		return
+	}
+	if c.interrupts++; c.interrupts == 1 {
+		c.repeat = time.AfterFunc(repeatInterrupt, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.sendInterrupt()
+		})
+	}
+	c.b.driver.interrupt(c.id)
+}
+
+// settle waits until a driver has taken notice of an interrupt that came too late to end the cell, so that it is none of the next cell.
+func (c *cell) settle() {
+	c.mu.Lock()
+	c.ended = true
+	if c.repeat != nil {
+		c.repeat.Stop()
+	}
+	late := c.interrupts > 1 || c.interrupts == 1 && !c.end.Interrupted
+	c.mu.Unlock()
+	if d := c.b.driver; late && d.has(protocol.KindCheck) && !d.isGone() {
+		var nothing protocol.Checked
+		_ = d.ask(context.Background(), protocol.KindCheck, "", &nothing) // a driver that does not answer is gone
+	}
 }
 
 // Waited is how long the cell has waited for its user.
@@ -394,5 +468,5 @@ func (c *cell) Waited() time.Duration {
 	if c.waits.IsZero() {
 		return c.waited
 	}
-	return c.waited + time.Since(c.waits)
+	return c.waitedSince(c.processorTime())
 }

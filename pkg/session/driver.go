@@ -54,7 +54,8 @@ func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error)
 	select {
 	case err = <-first:
 	case <-live.Ended():
-		err = errors.New("it ended before it was ready")
+		how, _ := live.Exit()
+		err = fmt.Errorf("it ended before it was ready (exit code %d, signal %d)", how.Code, how.Signal)
 	case <-timer.C:
 		err = fmt.Errorf("not ready after %v", startTimeout)
 	case <-ctx.Done():
@@ -71,12 +72,15 @@ func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error)
 	return d, nil
 }
 
+// maxReady bounds what a driver says of itself, which stays in memory.
+const maxReady = 4 << 10
+
 func (d *driver) readReady() error {
 	f, err := d.conn.Read()
 	if err != nil {
 		return fmt.Errorf("it ended before it was ready: %w", err)
 	}
-	if f.Kind != protocol.KindReady {
+	if f.Kind != protocol.KindReady || len(f.Body) > maxReady {
 		return fmt.Errorf("%w: %.20q in place of ready", protocol.ErrMalformed, f.Kind)
 	}
 	if err := f.Decode(&d.ready); err != nil {
@@ -102,14 +106,16 @@ func (d *driver) read() error {
 			d.mu.Unlock()
 			if reply != nil {
 				reply <- f
+				continue
 			}
-			continue
 		}
 		d.mu.Lock()
 		c := d.cell
 		d.mu.Unlock()
-		if c == nil || c.id != f.ID {
-			continue // of a cell that has ended, such as from one of its threads
+		if c == nil || c.id != f.ID || f.Kind == protocol.KindReply {
+			// Of a cell that has ended, such as from one of its threads. They take little of this process's time.
+			time.Sleep(strayPause * time.Duration(1+len(f.Body)>>12))
+			continue
 		}
 		if err := c.handle(f); err != nil {
 			return err
@@ -136,6 +142,9 @@ func (d *driver) fail(why error) {
 	d.live.Kill()
 }
 
+// strayPause is the pause after a frame of no cell, for each 4 KiB.
+const strayPause = 50 * time.Microsecond
+
 func (d *driver) isGone() bool {
 	select {
 	case <-d.gone:
@@ -155,11 +164,14 @@ func (d *driver) close() {
 
 // send writes a frame without waiting for the driver to read it: a driver that reads nothing is ended by the limits of the cell.
 func (d *driver) send(kind protocol.Kind, id uint64, body string, arg ...string) {
-	go func() {
-		if err := d.conn.Write(kind, id, body, arg...); err != nil {
-			d.fail(err)
-		}
-	}()
+	go d.write(kind, id, body, arg...)
+}
+
+// write writes a frame. It returns at the latest at the end of the driver.
+func (d *driver) write(kind protocol.Kind, id uint64, body string, arg ...string) {
+	if err := d.conn.Write(kind, id, body, arg...); err != nil {
+		d.fail(err)
+	}
 }
 
 // firstQuestion is above the numbers of cells, and exact in every language's numbers.
