@@ -242,7 +242,9 @@ func TestFloodBetweenCells(t *testing.T) {
 		write string
 		most  int // MiB in 4 seconds
 	}{
-		"output": {"1, b'x' * 65536", 130}, "frames": {"63, b'display 1 65516\\n' + b' ' * 65516", 330}, "small": {"63, b'display 1 0\\n' * 500", 11},
+		"output": {"1, b'x' * 65536", 130},
+		"frames": {"63, b'display 1 65516\\n' + b' ' * 65516", 330},
+		"small":  {"63, b'display 1 0\\n' * 500", 11}, // as many times 500
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := create(t, newManager(t, Options{}), in("python"))
@@ -272,5 +274,27 @@ threading.Thread(target=flood, daemon=True).start()`, "")
 				t.Errorf("%d MiB were read", n>>20)
 			}
 		})
+	}
+}
+
+// A frame whose content takes many times its size in memory ends the driver.
+func TestLargeFrames(t *testing.T) {
+	m := newManager(t, Options{})
+	for name, body := range map[string]string{
+		"display 1": `'{"data":{' + ','.join('"%d":0' % i for i in range(500000)) + '}}'`,
+		"install 1": `'{"packages":[' + ','.join(['""'] * 1000000) + ']}'`,
+		"reply 1":   `'{"variables":[' + ','.join(['{}'] * 1000000) + ']}'`,
+		"control 1": "'{}'",
+	} {
+		s := create(t, m, in("python"))
+		r := s.cell(Cell{Code: "import os\ndata = (" + body + ").encode()\ndata = b'" + strings.Replace(name, "control", "display", 1) +
+			" %d\\n' % len(data) + data\nwhile data: data = data[os.write(63, data):]"})
+		want := StateEnded
+		if name == "control 1" {
+			want = StateIdle
+		}
+		if r.State != want {
+			t.Errorf("%s: %s, %s, %d displays", name, r.State, r.Verdict, len(r.Displays))
+		}
 	}
 }

@@ -161,10 +161,12 @@ type cell struct {
 	repeat       *time.Timer
 }
 
-// Bounds of the displays that a result has.
+// Bounds of the displays that a result has, and of what takes much more memory than its frame has bytes.
 const (
 	maxDisplays     = 1000
 	maxDisplayBytes = 16 << 20
+	maxForms        = 64 // of a display, with metadata
+	maxInstall      = 64 << 10
 )
 
 // drive executes the cell in the driver.
@@ -235,6 +237,9 @@ func (c *cell) handle(f *protocol.Frame) error {
 		if err := f.Decode(&shown); err != nil {
 			return err
 		}
+		if len(shown.Data)+len(shown.Meta) > maxForms {
+			return fmt.Errorf("%w: a display with %d forms", protocol.ErrMalformed, len(shown.Data)+len(shown.Meta))
+		}
 		c.display(shown, len(f.Body))
 	case protocol.KindInput:
 		var question protocol.Input
@@ -244,6 +249,9 @@ func (c *cell) handle(f *protocol.Frame) error {
 		c.ask(question)
 	case protocol.KindInstall:
 		var install protocol.Install
+		if len(f.Body) > maxInstall {
+			return fmt.Errorf("%w: install with %d bytes", protocol.ErrMalformed, len(f.Body))
+		}
 		if err := f.Decode(&install); err != nil {
 			return err
 		}
@@ -431,7 +439,7 @@ func (c *cell) Interrupt() error {
 // repeatInterrupt is when an interrupt is sent once more: an interpreter may miss a signal that arrives between two of its steps.
 const repeatInterrupt = time.Second
 
-// sendInterrupt interrupts the cell unless it has ended: the next cell's code is not sent while mu is held. The caller holds mu.
+// sendInterrupt interrupts the cell unless it has ended, which it does not while mu is held. The caller holds mu.
 func (c *cell) sendInterrupt() {
 	if c.ended {
 		return

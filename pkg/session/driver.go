@@ -21,6 +21,7 @@ type driver struct {
 	conn  *protocol.Conn
 	ready protocol.Ready
 	gone  chan struct{} // closed when nothing can be asked of it any more
+	over  chan struct{} // closed when its frames are no longer read
 
 	mu      sync.Mutex
 	next    uint64
@@ -40,9 +41,11 @@ func startDriver(ctx context.Context, s *executor.Session) (*driver, error) {
 
 // awaitDriver waits until the driver of a process is ready. A process that does not get there is ended.
 func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error) {
-	d := &driver{live: live, conn: protocol.NewConn(live.Driver()), gone: make(chan struct{}), replies: map[uint64]chan *protocol.Frame{}}
+	d := &driver{live: live, conn: protocol.NewConn(live.Driver()), gone: make(chan struct{}), over: make(chan struct{})}
+	d.replies = map[uint64]chan *protocol.Frame{}
 	first := make(chan error, 1)
 	go func() {
+		defer close(d.over)
 		err := d.readReady()
 		first <- err
 		if err == nil {
@@ -72,8 +75,11 @@ func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error)
 	return d, nil
 }
 
-// maxReady bounds what a driver says of itself, which stays in memory.
-const maxReady = 4 << 10
+// Bounds of what a driver says of itself, which stays in memory, and of an answer, whose lists may take ten times its size.
+const (
+	maxReady = 4 << 10
+	maxReply = 2 << 20
+)
 
 func (d *driver) readReady() error {
 	f, err := d.conn.Read()
@@ -100,6 +106,9 @@ func (d *driver) read() error {
 			return err
 		}
 		if f.Kind == protocol.KindReply {
+			if len(f.Body) > maxReply {
+				return fmt.Errorf("%w: reply with %d bytes", protocol.ErrMalformed, len(f.Body))
+			}
 			d.mu.Lock()
 			reply := d.replies[f.ID]
 			delete(d.replies, f.ID)
@@ -160,6 +169,7 @@ func (d *driver) isGone() bool {
 func (d *driver) close() {
 	d.fail(errors.New("it was ended"))
 	_ = d.live.Close() // Destroy reports what could not be removed
+	<-d.over           // the reader may be about to kill it
 }
 
 // send writes a frame without waiting for the driver to read it: a driver that reads nothing is ended by the limits of the cell.
@@ -225,6 +235,7 @@ func (d *driver) ask(ctx context.Context, kind protocol.Kind, body string, reply
 	}
 }
 
+// interrupt interrupts a cell or a question. A signal has reached the driver when interrupt returns.
 func (d *driver) interrupt(id uint64) {
 	if d.ready.How == "message" {
 		d.send(protocol.KindInterrupt, id, "")

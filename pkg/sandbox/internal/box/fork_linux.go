@@ -106,6 +106,7 @@ func (t *Task) Fork(ctx context.Context, ask func(dir string) (pid int, err erro
 	t.phase.forks.Add(1)
 	if err := f.confine(pidfd); err != nil {
 		_ = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
+		f.CloseOutput()
 		_, _ = f.Wait()
 		_, finishErr := f.Finish(context.WithoutCancel(ctx))
 		return nil, errors.Join(t.phase.failure("limit a fork", "cgroup", err), finishErr)
