@@ -325,8 +325,8 @@ func (c *cell) install(asked protocol.Install) {
 // maxInstalls bounds the installations of a cell: they take none of its wall time.
 const maxInstalls = 16
 
-// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time: other
-// questions are dropped, and the next one is handled after the driver has read the answer. Only the reader of frames calls it.
+// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time:
+// other questions are dropped, and the next one is handled after the driver has read the answer. Only the reader of frames calls it.
 func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	c.mu.Lock()
 	asks, answered := c.waits.IsZero() && !c.ended, c.answered

@@ -75,7 +75,7 @@ async function serve() {
 
 // Interrupts. The main thread is terminated by the inspector, which ends all JavaScript on its stack. If it waits for an event, a message
 // ends the cell. If it waits for a process that it has started, that process gets SIGINT.
-const STEP = 20; // milliseconds; later steps take longer: on a busy machine, the main thread needs more to answer before it is terminated again
+const STEP = 20; // milliseconds; later steps take longer, so that the main thread of a busy machine answers before it is terminated again
 const PATIENCE = 3; // steps until what seems to wait for an event is terminated
 const LONG = 13; // steps that take a second
 let interrupting = 0;
