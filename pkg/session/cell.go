@@ -145,7 +145,8 @@ type cell struct {
 
 	mu           sync.Mutex
 	end          protocol.Done
-	ended        bool
+	ended        bool // the driver says so
+	over         bool // it has ended, or its driver
 	displays     []protocol.Display
 	shown        int           // bytes of displays
 	dropped      int           // displays
@@ -329,7 +330,7 @@ const maxInstalls = 16
 // other questions are dropped, and the next one is handled after the driver has read the answer. Only the reader of frames calls it.
 func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	c.mu.Lock()
-	asks, answered := c.waits.IsZero() && !c.ended, c.answered
+	asks, answered := c.waits.IsZero() && !c.ended && !c.over, c.answered
 	c.mu.Unlock()
 	if !asks {
 		return
@@ -337,19 +338,22 @@ func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	if answered != nil {
 		<-answered // at the latest at the end of the driver
 	}
-	used := c.processorTime()
 	c.s.touch()
 	answered = make(chan struct{})
 	c.mu.Lock()
-	c.waits, c.used, c.answered = time.Now(), used, answered
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.waits, c.used, c.answered = time.Now(), c.processorTime(), answered
 	c.mu.Unlock()
 	go func() {
 		defer close(answered)
 		answer, body := find()
-		used := c.processorTime()
 		c.mu.Lock()
-		c.waited, c.waits = c.waitedSince(used), time.Time{}
-		over := c.ended
+		c.waitedSoFar()
+		c.waits = time.Time{}
+		over := c.ended || c.over
 		c.mu.Unlock()
 		c.s.touch()
 		if !over {
@@ -358,18 +362,24 @@ func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	}()
 }
 
-// processorTime is what the driver and its processes have used so far.
+// processorTime is what the driver and its processes have used so far; what it was before if that can not be measured. The caller holds mu.
 func (c *cell) processorTime() time.Duration {
 	now, err := c.b.driver.live.Sample()
 	if err != nil {
-		return 0
+		return c.used
 	}
 	return now.CPUUser + now.CPUSystem
 }
 
-// waitedSince is how long the cell has waited, up to now. What its processes compute meanwhile is no waiting. The caller holds mu.
-func (c *cell) waitedSince(used time.Duration) time.Duration {
-	return c.waited + max(0, time.Since(c.waits)-max(0, used-c.used))
+// waitedSoFar brings waited up to date, and returns it. What the cell's processes compute meanwhile is no waiting. After the end of the cell
+// nothing is measured: its driver may be gone. The caller holds mu.
+func (c *cell) waitedSoFar() time.Duration {
+	if !c.waits.IsZero() && !c.over {
+		now, used := time.Now(), c.processorTime()
+		c.waited += max(0, now.Sub(c.waits)-max(0, used-c.used))
+		c.waits, c.used = now, used
+	}
+	return c.waited
 }
 
 // isWaiting reports whether the cell waits for its user.
@@ -406,6 +416,12 @@ func (c *cell) Begin() error {
 
 // Wait waits for the driver's word that the cell has ended, or for the end of the driver.
 func (c *cell) Wait() (code int, ok bool) {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waitedSoFar()
+		c.over = true
+	}()
 	select {
 	case <-c.done:
 	case <-c.b.driver.gone:
@@ -418,9 +434,7 @@ func (c *cell) Wait() (code int, ok bool) {
 		return 0, false
 	}
 	c.cancel()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.end.OK {
+	if c.end.OK { // it does not change after done
 		return 0, true
 	}
 	return cmp.Or(c.end.Status&0xff, 1), true
@@ -473,8 +487,5 @@ func (c *cell) settle() {
 func (c *cell) Waited() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waits.IsZero() {
-		return c.waited
-	}
-	return c.waitedSince(c.processorTime())
+	return c.waitedSoFar()
 }
