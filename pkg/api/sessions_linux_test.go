@@ -286,7 +286,8 @@ func TestCellInterrupt(t *testing.T) {
 		}
 	})
 	s.untilBusy()
-	s.interruptUntil(&results)
+	s.ask(200, "POST", s.path("/interrupt"), "")
+	results.Wait()
 	if r := s.execute("x"); r.Value() != "7" {
 		t.Errorf("%+v", r)
 	}
@@ -316,21 +317,6 @@ func TestCellInterrupt(t *testing.T) {
 	}
 }
 
-// interruptUntil interrupts until the results are there: an interrupt that arrives before the interpreter has begun the cell is lost.
-func (s *testSession) interruptUntil(results *sync.WaitGroup) {
-	s.t.Helper()
-	over := whenDone(results)
-	eventually(s.t, "the cell is interrupted", func() bool {
-		s.ask(200, "POST", s.path("/interrupt"), "")
-		select {
-		case <-over:
-			return true
-		case <-time.After(100 * time.Millisecond):
-			return false
-		}
-	})
-}
-
 // untilBusy waits until a cell runs.
 func (s *testSession) untilBusy() {
 	s.t.Helper()
@@ -349,7 +335,7 @@ func TestCellQueue(t *testing.T) {
 	results.Go(func() { s.execute("while True: pass", `"timeout":"4m"`) })
 	s.untilBusy()
 	results.Go(func() {
-		if r := s.execute("'second'"); r.Cell != 2 { // an interrupt may hit it
+		if r := s.execute("'second'"); r.Cell != 2 || r.Value() != "'second'" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -363,7 +349,8 @@ func TestCellQueue(t *testing.T) {
 	if answer.StatusCode != 429 || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", answer.StatusCode, answer.Header)
 	}
-	s.interruptUntil(&results)
+	s.ask(200, "POST", s.path("/interrupt"), "")
+	results.Wait()
 	// The number of sessions is bounded, too.
 	w.session("python", `"name":"two"`)
 	if p := w.problem(429, "POST", wire.PathSessions, `{"language":"python"}`); p.Code != wire.CodeTooMany || p.RetryAfter == 0 {

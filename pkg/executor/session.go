@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/network"
@@ -21,8 +22,24 @@ type Session struct {
 	releases []func()
 	composer language.Composer // nil: a driver
 	project  []File            // of the request, if cells are compiled
-	added    int               // installations while it runs
-	starts   int
+
+	mu     sync.Mutex // sessions that were forked share this one: it guards the plan and the request of x, and the numbers
+	added  int        // installations while it runs
+	starts int
+}
+
+// plan returns the present plan, which does not change.
+func (s *Session) plan() *Plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.x.plan
+}
+
+// request returns a copy of the present request.
+func (s *Session) request() Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.x.req
 }
 
 // InstallFailure is the error of a session whose packages could not be installed.
@@ -112,19 +129,19 @@ func (r *Request) compose(lang *Language, project, program []File) {
 }
 
 // Language is the language of the session, and Version that of its toolchain.
-func (s *Session) Language() *Language { return s.x.plan.language }
+func (s *Session) Language() *Language { return s.plan().language }
 
 // Version is the version of the toolchain.
-func (s *Session) Version() string { return s.x.plan.Version }
+func (s *Session) Version() string { return s.plan().Version }
 
 // Deps describes the packages; nil: none.
 func (s *Session) Deps() *Deps { return s.x.out.Deps }
 
 // Notes are facts about the session that are no errors, such as lowered limits.
-func (s *Session) Notes() []string { return append(s.x.plan.Notes, s.x.out.Notes...) }
+func (s *Session) Notes() []string { return slices.Concat(s.plan().Notes, s.x.out.Notes) }
 
 // Limits are the limits of the session's cells.
-func (s *Session) Limits() sandbox.Limits { return s.x.plan.Spec.Limits }
+func (s *Session) Limits() sandbox.Limits { return s.plan().Spec.Limits }
 
 // Sandbox returns the manager and the id of the sandbox, for files and metrics.
 func (s *Session) Sandbox() (*sandbox.Manager, string) { return s.e.manager, s.x.id }
@@ -137,12 +154,17 @@ func (s *Session) TakeCells(of *Session) { s.composer = of.composer }
 
 // CheckNetwork refuses a network policy that is wrong, or beyond the operator's bounds.
 func (s *Session) CheckNetwork(p network.Policy) error {
-	_, err := sandbox.CompileNetwork(p, s.x.plan.Spec.Bounds)
+	_, err := sandbox.CompileNetwork(p, s.plan().Spec.Bounds)
 	return err
 }
 
+// Network is the network policy of the processes that start from now on.
+func (s *Session) Network() network.Policy { return s.request().Policy.Network }
+
 // SetNetwork sets the network policy of the processes that start from now on.
 func (s *Session) SetNetwork(p network.Policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	plan := *s.x.plan
 	plan.Phases = slices.Clone(plan.Phases)
 	for i := range plan.Phases {
@@ -155,17 +177,19 @@ func (s *Session) SetNetwork(p network.Policy) {
 
 // Start starts the driver. It may be called again after the end of the process that an earlier call has started.
 func (s *Session) Start(ctx context.Context) (*sandbox.Live, error) {
+	s.mu.Lock()
 	p := s.x.plan.Phases[0].Process
 	p.DriverSocket = true
 	if s.starts++; s.starts > 1 { // forks may still run in the phase of an earlier one
 		p.Phase = fmt.Sprintf("%s-%d", p.Phase, s.starts)
 	}
+	s.mu.Unlock()
 	return s.e.manager.Start(ctx, s.x.id, p)
 }
 
 // Judge refines the verdict of a cell with knowledge about the language.
 func (s *Session) Judge(r *sandbox.Result) {
-	full := s.x.plan.Phases[0].OutOfMemory
+	full := s.plan().Phases[0].OutOfMemory
 	if full != nil && (r.Verdict == sandbox.VerdictNonzeroExit || r.Verdict == sandbox.VerdictSignaled) && full(r) {
 		r.Verdict = sandbox.VerdictMemoryLimit
 	}
@@ -173,11 +197,11 @@ func (s *Session) Judge(r *sandbox.Result) {
 
 // Run compiles and runs the program of a cell in the session's sandbox. req has the settings of the cell: limits, output and events.
 func (s *Session) Run(ctx context.Context, c *language.Composition, req Request) (*Result, error) {
-	own := *s.x.req
+	own := s.request()
 	own.Code, own.Inputs = "", nil
 	own.compose(s.Language(), s.project, c.Files)
 	own.there = s.project // cells may have changed it
-	own.layer = s.x.plan.layer
+	own.layer = s.plan().layer
 	own.NoCache = true // earlier cells may have changed what a compiler reads in this sandbox
 	own.Stdin, own.OnEvent, own.OutputSpace = req.Stdin, req.OnEvent, req.OutputSpace
 	own.Limits = sandbox.Limits{Wall: req.Limits.Wall, CPUTime: req.Limits.CPUTime, Output: req.Limits.Output}.Or(own.Limits)
@@ -206,8 +230,8 @@ func (s *Session) Record(cell, code string, r *sandbox.Result, failed error) err
 	if log == nil {
 		return nil
 	}
-	entry := NewAuditEntry(s.e.opts.EntryPoint, cell, nil, &s.x.plan.Spec, r, failed)
-	entry.Who.Key, entry.Language, entry.Version, entry.Code = s.x.req.Asker.Key, s.x.plan.Language, s.x.plan.Version, code
+	entry := NewAuditEntry(s.e.opts.EntryPoint, cell, nil, &s.plan().Spec, r, failed)
+	entry.Who.Key, entry.Language, entry.Version, entry.Code = s.request().Asker.Key, s.plan().Language, s.plan().Version, code
 	_, err := log.Record(entry)
 	return err
 }
@@ -221,7 +245,7 @@ func (s *Session) Inside(name string) string {
 }
 
 // Env returns the variables that every process of the session has.
-func (s *Session) Env() map[string]string { return maps.Clone(s.x.plan.Spec.Env) }
+func (s *Session) Env() map[string]string { return maps.Clone(s.plan().Spec.Env) }
 
 // Close ends the session's processes and removes its sandbox. It may be called twice.
 func (s *Session) Close(ctx context.Context) (err error) {

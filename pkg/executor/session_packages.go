@@ -29,7 +29,7 @@ func (s *Session) Install(ctx context.Context, packages []string) (*Added, error
 	if len(packages) == 0 {
 		return nil, sandbox.Invalid("deps", "no packages are named")
 	}
-	own := *s.x.req
+	own := s.request()
 	own.Files, own.Inputs, own.Code, own.OnEvent = nil, nil, "", nil
 	own.Options = LanguageOptions{Deps: packages}
 	plan, release, err := s.e.plan(ctx, &own)
@@ -50,8 +50,10 @@ func (s *Session) Install(ctx context.Context, packages []string) (*Added, error
 	if x.plan.layer == nil {
 		return nil, sandbox.Invalid("deps", "no packages are named")
 	}
+	s.mu.Lock()
 	s.added++
 	dir := path.Join(sandbox.HomeDir, ".sandbox-run", fmt.Sprintf("packages-%d", s.added))
+	s.mu.Unlock()
 	if err := s.copyIn(ctx, filepath.Join(x.plan.layer.Dir, lang.Imports), dir); err != nil {
 		return nil, err
 	}

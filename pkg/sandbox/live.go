@@ -368,6 +368,9 @@ func collectIdle(task Task) *idleOutput {
 			room := maxIdleOutput - len(o.kept[stream])
 			o.kept[stream] = append(o.kept[stream], (*buf)[:min(n, room)]...)
 			o.ended = err
+			if room < n { // what is dropped takes little of this process's time
+				time.Sleep(time.Millisecond)
+			}
 		}
 	}()
 	return o

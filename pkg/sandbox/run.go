@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -78,9 +79,19 @@ func (r *run) do(ctx context.Context, interval time.Duration) (*Result, error) {
 		return nil, err
 	}
 	started := time.Now()
+	var sampled time.Duration // of the time that it ran
 	mon := monitor.Start(task, monitor.Options{
 		Interval: interval, Begin: started, Startup: started.Sub(began),
-		OnSample: func(s monitor.Sample) { r.rec.Emit(Event{Kind: EventMetric, Metric: &s}, false) },
+		OnSample: func(s monitor.Sample) {
+			if t, ok := task.(Paused); ok {
+				ran := t.Ran()
+				if ran-sampled < cmp.Or(interval, monitor.DefaultInterval)/2 {
+					return // it waits for its user
+				}
+				sampled = ran
+			}
+			r.rec.Emit(Event{Kind: EventMetric, Metric: &s}, false)
+		},
 	})
 	r.mu.Lock()
 	r.mon = mon

@@ -90,7 +90,10 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 	if len(c.Code) > maxCode {
 		return nil, sandbox.Invalid("code", "%d bytes; the most is %d", len(c.Code), maxCode)
 	}
-	b, err := s.take(ctx)
+	run := &cell{s: s, in: c, done: make(chan struct{})}
+	run.ctx, run.cancel = context.WithCancel(ctx)
+	defer run.cancel()
+	b, err := s.takeFor(ctx, run)
 	if err != nil {
 		return nil, err
 	}
@@ -100,26 +103,19 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 		return nil, s.endedError()
 	}
 	if c.Begin != nil {
-		if err := c.Begin(ctx, s.nextCell()); err != nil {
+		if err := c.Begin(ctx, run.id); err != nil {
 			return nil, err
 		}
 	}
 	s.mu.Lock()
-	s.cells++
-	run := &cell{s: s, b: b, in: c, id: s.cells, done: make(chan struct{})}
-	run.ctx, run.cancel = context.WithCancel(ctx)
-	s.current = run
+	s.cells = run.id
 	s.mu.Unlock()
-	defer run.cancel()
 	var r *Result
 	if b.driver != nil {
 		r, err = run.drive(ctx)
 	} else {
 		r, err = run.compile()
 	}
-	s.mu.Lock()
-	s.current = nil
-	s.mu.Unlock()
 	var result *sandbox.Result
 	if r != nil {
 		r.Cell = run.id
@@ -136,13 +132,6 @@ func (s *Session) Execute(ctx context.Context, c Cell) (*Result, error) {
 	return r, err
 }
 
-// nextCell is the number of the next cell. The caller has the turn.
-func (s *Session) nextCell() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cells + 1
-}
-
 // cell is a cell that runs.
 type cell struct {
 	s      *Session
@@ -152,23 +141,33 @@ type cell struct {
 	ctx    context.Context // until the end of the cell
 	cancel context.CancelFunc
 
-	interrupting bool          // by the user; guarded by mu
-	done         chan struct{} // closed after the frame done
+	done chan struct{} // closed after the frame done
 
-	mu       sync.Mutex
-	end      protocol.Done
-	ended    bool
-	displays []protocol.Display
-	shown    int // bytes of displays
-	dropped  int // displays
-	waits    time.Time
-	waited   time.Duration
+	mu           sync.Mutex
+	end          protocol.Done
+	ended        bool // the driver says so
+	over         bool // it has ended, or its driver
+	displays     []protocol.Display
+	shown        int           // bytes of displays
+	dropped      int           // displays
+	waits        time.Time     // since when it waits for an answer; zero: it does not
+	used         time.Duration // processor time at that moment
+	waited       time.Duration // before
+	answered     chan struct{} // closed when the last answer was written
+	installs     int
+	interrupting bool // by the user
+	stopping     bool // interrupted, by the user or at a limit
+	sent         bool // the driver has the code
+	interrupts   int  // that were sent
+	repeat       *time.Timer
 }
 
-// Bounds of the displays that a result has.
+// Bounds of the displays that a result has, and of what takes much more memory than its frame has bytes.
 const (
 	maxDisplays     = 1000
 	maxDisplayBytes = 16 << 20
+	maxForms        = 64 // of a display, with metadata
+	maxInstall      = 64 << 10
 )
 
 // drive executes the cell in the driver.
@@ -181,6 +180,7 @@ func (c *cell) drive(ctx context.Context) (*Result, error) {
 	d.mu.Lock()
 	d.cell = nil
 	d.mu.Unlock()
+	c.settle()
 	if err != nil {
 		if d.isGone() {
 			c.s.setCause(d.cause())
@@ -238,6 +238,9 @@ func (c *cell) handle(f *protocol.Frame) error {
 		if err := f.Decode(&shown); err != nil {
 			return err
 		}
+		if len(shown.Data)+len(shown.Meta) > maxForms {
+			return fmt.Errorf("%w: a display with %d forms", protocol.ErrMalformed, len(shown.Data)+len(shown.Meta))
+		}
 		c.display(shown, len(f.Body))
 	case protocol.KindInput:
 		var question protocol.Input
@@ -247,6 +250,9 @@ func (c *cell) handle(f *protocol.Frame) error {
 		c.ask(question)
 	case protocol.KindInstall:
 		var install protocol.Install
+		if len(f.Body) > maxInstall {
+			return fmt.Errorf("%w: install with %d bytes", protocol.ErrMalformed, len(f.Body))
+		}
 		if err := f.Decode(&install); err != nil {
 			return err
 		}
@@ -304,6 +310,10 @@ func (c *cell) ask(question protocol.Input) {
 // install installs packages for the cell, in the time and limits of an installation.
 func (c *cell) install(asked protocol.Install) {
 	c.pause(func() (answer protocol.Kind, body string) {
+		if c.installs++; c.installs > maxInstalls {
+			c.b.driver.live.Print(1, fmt.Sprintf("a cell installs packages at most %d times\n", maxInstalls))
+			return protocol.KindInstalled, ""
+		}
 		added, err := c.s.install(c.ctx, c.b, asked.Packages)
 		if err != nil {
 			c.b.driver.live.Print(1, err.Error()+"\n")
@@ -313,25 +323,63 @@ func (c *cell) install(asked protocol.Install) {
 	})
 }
 
-// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time.
+// maxInstalls bounds the installations of a cell: they take none of its wall time.
+const maxInstalls = 16
+
+// pause finds an answer while the cell waits for it, which is no part of the cell's wall time. A driver waits for one answer at a time:
+// other questions are dropped, and the next one is handled after the driver has read the answer. Only the reader of frames calls it.
 func (c *cell) pause(find func() (answer protocol.Kind, body string)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.waits.IsZero() || c.ended {
+	asks, answered := c.waits.IsZero() && !c.ended && !c.over, c.answered
+	c.mu.Unlock()
+	if !asks {
 		return
 	}
-	c.waits = time.Now()
+	if answered != nil {
+		<-answered // at the latest at the end of the driver
+	}
+	c.s.touch()
+	answered = make(chan struct{})
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
+		return
+	}
+	c.waits, c.used, c.answered = time.Now(), c.processorTime(), answered
+	c.mu.Unlock()
 	go func() {
+		defer close(answered)
 		answer, body := find()
 		c.mu.Lock()
-		c.waited, c.waits = c.waited+time.Since(c.waits), time.Time{}
-		over := c.ended
+		c.waitedSoFar()
+		c.waits = time.Time{}
+		over := c.ended || c.over
 		c.mu.Unlock()
 		c.s.touch()
 		if !over {
-			c.b.driver.send(answer, c.id, body)
+			c.b.driver.write(answer, c.id, body)
 		}
 	}()
+}
+
+// processorTime is what the driver and its processes have used so far; what it was before if that can not be measured. The caller holds mu.
+func (c *cell) processorTime() time.Duration {
+	now, err := c.b.driver.live.Sample()
+	if err != nil {
+		return c.used
+	}
+	return now.CPUUser + now.CPUSystem
+}
+
+// waitedSoFar brings waited up to date, and returns it. What the cell's processes compute meanwhile is no waiting. After the end of the cell
+// nothing is measured: its driver may be gone. The caller holds mu.
+func (c *cell) waitedSoFar() time.Duration {
+	if !c.waits.IsZero() && !c.over {
+		now, used := time.Now(), c.processorTime()
+		c.waited += max(0, now.Sub(c.waits)-max(0, used-c.used))
+		c.waits, c.used = now, used
+	}
+	return c.waited
 }
 
 // isWaiting reports whether the cell waits for its user.
@@ -353,14 +401,27 @@ func (c *cell) interrupt() error {
 	return c.Interrupt()
 }
 
-// Begin sends the code to the driver.
+// Begin sends the code to the driver. An interrupt that comes earlier follows the code.
 func (c *cell) Begin() error {
-	c.b.driver.send(protocol.KindExecute, c.id, c.in.Code)
+	go func() {
+		c.b.driver.write(protocol.KindExecute, c.id, c.in.Code)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.sent = true; c.stopping {
+			c.sendInterrupt()
+		}
+	}()
 	return nil
 }
 
 // Wait waits for the driver's word that the cell has ended, or for the end of the driver.
 func (c *cell) Wait() (code int, ok bool) {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waitedSoFar()
+		c.over = true
+	}()
 	select {
 	case <-c.done:
 	case <-c.b.driver.gone:
@@ -373,9 +434,7 @@ func (c *cell) Wait() (code int, ok bool) {
 		return 0, false
 	}
 	c.cancel()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.end.OK {
+	if c.end.OK { // it does not change after done
 		return 0, true
 	}
 	return cmp.Or(c.end.Status&0xff, 1), true
@@ -383,16 +442,50 @@ func (c *cell) Wait() (code int, ok bool) {
 
 // Interrupt asks the driver to end the cell.
 func (c *cell) Interrupt() error {
-	c.b.driver.interrupt(c.id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopping = true; c.sent {
+		c.sendInterrupt()
+	}
 	return nil
+}
+
+// repeatInterrupt is when an interrupt is sent once more: an interpreter may miss a signal that arrives between two of its steps.
+const repeatInterrupt = time.Second
+
+// sendInterrupt interrupts the cell unless it has ended, which it does not while mu is held. The caller holds mu.
+func (c *cell) sendInterrupt() {
+	if c.ended {
+		return
+	}
+	if c.interrupts++; c.interrupts == 1 {
+		c.repeat = time.AfterFunc(repeatInterrupt, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.sendInterrupt()
+		})
+	}
+	c.b.driver.interrupt(c.id)
+}
+
+// settle waits until a driver has taken notice of an interrupt that came too late to end the cell, so that it is none of the next cell.
+func (c *cell) settle() {
+	c.mu.Lock()
+	c.ended = true
+	if c.repeat != nil {
+		c.repeat.Stop()
+	}
+	late := c.interrupts > 1 || c.interrupts == 1 && !c.end.Interrupted
+	c.mu.Unlock()
+	if d := c.b.driver; late && d.has(protocol.KindCheck) && !d.isGone() {
+		var nothing protocol.Checked
+		_ = d.ask(context.Background(), protocol.KindCheck, "", &nothing) // a driver that does not answer is gone
+	}
 }
 
 // Waited is how long the cell has waited for its user.
 func (c *cell) Waited() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waits.IsZero() {
-		return c.waited
-	}
-	return c.waited + time.Since(c.waits)
+	return c.waitedSoFar()
 }

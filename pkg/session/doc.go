@@ -20,5 +20,8 @@
 // fields below it and is not held during calls of a driver or of the executor. Manager.mu is taken before no other lock.
 //
 // Limits. The number of sessions, of sessions of an owner, and of cells that wait ([Options]); bounds of the protocol. What a driver writes is
-// data of foreign code: it changes what its own session shows, and nothing else.
+// data of foreign code: it changes what its own session shows, and nothing else. The time in which a cell waits for an answer is no part of its
+// wall time, but what its processes compute meanwhile is; the idle time of the session bounds the wait. Threads and processes of a cell may
+// continue between cells: their CPU quota, memory and number stay bounded, no CPU time limit does, and the session's idle time and lifetime end
+// them. Their output and frames are then read slowly.
 package session

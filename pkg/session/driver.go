@@ -21,6 +21,7 @@ type driver struct {
 	conn  *protocol.Conn
 	ready protocol.Ready
 	gone  chan struct{} // closed when nothing can be asked of it any more
+	over  chan struct{} // closed when its frames are no longer read
 
 	mu      sync.Mutex
 	next    uint64
@@ -40,9 +41,11 @@ func startDriver(ctx context.Context, s *executor.Session) (*driver, error) {
 
 // awaitDriver waits until the driver of a process is ready. A process that does not get there is ended.
 func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error) {
-	d := &driver{live: live, conn: protocol.NewConn(live.Driver()), gone: make(chan struct{}), replies: map[uint64]chan *protocol.Frame{}}
+	d := &driver{live: live, conn: protocol.NewConn(live.Driver()), gone: make(chan struct{}), over: make(chan struct{})}
+	d.replies = map[uint64]chan *protocol.Frame{}
 	first := make(chan error, 1)
 	go func() {
+		defer close(d.over)
 		err := d.readReady()
 		first <- err
 		if err == nil {
@@ -54,7 +57,8 @@ func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error)
 	select {
 	case err = <-first:
 	case <-live.Ended():
-		err = errors.New("it ended before it was ready")
+		how, _ := live.Exit()
+		err = fmt.Errorf("it ended before it was ready (exit code %d, signal %d)", how.Code, how.Signal)
 	case <-timer.C:
 		err = fmt.Errorf("not ready after %v", startTimeout)
 	case <-ctx.Done():
@@ -71,12 +75,18 @@ func awaitDriver(ctx context.Context, live *sandbox.Live) (_ *driver, err error)
 	return d, nil
 }
 
+// Bounds of what a driver says of itself, which stays in memory, and of an answer, whose lists may take ten times its size.
+const (
+	maxReady = 4 << 10
+	maxReply = 2 << 20
+)
+
 func (d *driver) readReady() error {
 	f, err := d.conn.Read()
 	if err != nil {
 		return fmt.Errorf("it ended before it was ready: %w", err)
 	}
-	if f.Kind != protocol.KindReady {
+	if f.Kind != protocol.KindReady || len(f.Body) > maxReady {
 		return fmt.Errorf("%w: %.20q in place of ready", protocol.ErrMalformed, f.Kind)
 	}
 	if err := f.Decode(&d.ready); err != nil {
@@ -96,20 +106,25 @@ func (d *driver) read() error {
 			return err
 		}
 		if f.Kind == protocol.KindReply {
+			if len(f.Body) > maxReply {
+				return fmt.Errorf("%w: reply with %d bytes", protocol.ErrMalformed, len(f.Body))
+			}
 			d.mu.Lock()
 			reply := d.replies[f.ID]
 			delete(d.replies, f.ID)
 			d.mu.Unlock()
 			if reply != nil {
 				reply <- f
+				continue
 			}
-			continue
 		}
 		d.mu.Lock()
 		c := d.cell
 		d.mu.Unlock()
-		if c == nil || c.id != f.ID {
-			continue // of a cell that has ended, such as from one of its threads
+		if c == nil || c.id != f.ID || f.Kind == protocol.KindReply {
+			// Of a cell that has ended, such as from one of its threads. They take little of this process's time.
+			time.Sleep(strayPause * time.Duration(1+len(f.Body)>>12))
+			continue
 		}
 		if err := c.handle(f); err != nil {
 			return err
@@ -136,6 +151,9 @@ func (d *driver) fail(why error) {
 	d.live.Kill()
 }
 
+// strayPause is the pause after a frame of no cell, for each 4 KiB.
+const strayPause = 50 * time.Microsecond
+
 func (d *driver) isGone() bool {
 	select {
 	case <-d.gone:
@@ -151,15 +169,19 @@ func (d *driver) isGone() bool {
 func (d *driver) close() {
 	d.fail(errors.New("it was ended"))
 	_ = d.live.Close() // Destroy reports what could not be removed
+	<-d.over           // the reader may be about to kill it
 }
 
 // send writes a frame without waiting for the driver to read it: a driver that reads nothing is ended by the limits of the cell.
 func (d *driver) send(kind protocol.Kind, id uint64, body string, arg ...string) {
-	go func() {
-		if err := d.conn.Write(kind, id, body, arg...); err != nil {
-			d.fail(err)
-		}
-	}()
+	go d.write(kind, id, body, arg...)
+}
+
+// write writes a frame. It returns at the latest at the end of the driver.
+func (d *driver) write(kind protocol.Kind, id uint64, body string, arg ...string) {
+	if err := d.conn.Write(kind, id, body, arg...); err != nil {
+		d.fail(err)
+	}
 }
 
 // firstQuestion is above the numbers of cells, and exact in every language's numbers.
@@ -213,6 +235,7 @@ func (d *driver) ask(ctx context.Context, kind protocol.Kind, body string, reply
 	}
 }
 
+// interrupt interrupts a cell or a question. A signal has reached the driver when interrupt returns.
 func (d *driver) interrupt(id uint64) {
 	if d.ready.How == "message" {
 		d.send(protocol.KindInterrupt, id, "")

@@ -42,6 +42,7 @@ func (s *Session) Fork(ctx context.Context, o ForkOptions) (*Session, error) {
 		s.setCause(b.driver.cause())
 		return nil, s.endedError()
 	}
+	s.takeNetwork(b)
 	fork := s.m.newSession(s.req)
 	fork.parent = s.id
 	s.mu.Lock()
@@ -59,7 +60,16 @@ func (s *Session) Fork(ctx context.Context, o ForkOptions) (*Session, error) {
 }
 
 // forkInterpreter has the driver make a second interpreter.
-func (s *Session) forkInterpreter(ctx context.Context, b *box, fork *Session) error {
+func (s *Session) forkInterpreter(ctx context.Context, b *box, fork *Session) (err error) {
+	fork.box = &box{session: b.session, shared: b.shared}
+	if !b.shared.join() {
+		return s.gone()
+	}
+	defer func() {
+		if err != nil {
+			_ = fork.box.close(ctx) // the next start collects what is left
+		}
+	}()
 	live, err := b.driver.live.Fork(ctx, func(dir string) (int, error) {
 		var reply protocol.Forked
 		err := b.driver.ask(ctx, protocol.KindFork, dir, &reply)
@@ -72,14 +82,9 @@ func (s *Session) forkInterpreter(ctx context.Context, b *box, fork *Session) er
 		}
 		return err
 	}
-	d, err := awaitDriver(ctx, live)
-	if err != nil {
+	if fork.box.driver, err = awaitDriver(ctx, live); err != nil {
 		return err
 	}
-	b.shared.mu.Lock()
-	b.shared.n++
-	b.shared.mu.Unlock()
-	fork.box = &box{session: b.session, driver: d, shared: b.shared}
 	fork.notes = append(fork.notes, "refused system calls of this fork count in session "+s.id)
 	for _, p := range s.History() {
 		fork.remember(p)
@@ -94,7 +99,7 @@ func (s *Session) forkFiles(ctx context.Context, b *box, fork *Session, replay b
 	}
 	defer func() {
 		if err != nil {
-			_ = fork.box.close(context.WithoutCancel(ctx)) // the next start collects what is left
+			_ = fork.box.close(ctx) // the next start collects what is left
 		}
 	}()
 	if fork.notes, err = copyFiles(ctx, b.session, fork.box.session); err != nil {

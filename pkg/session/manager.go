@@ -98,20 +98,39 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Session, error) {
 
 // enter gives a started session its owner and its times, and takes it into the list.
 func (m *Manager) enter(s *Session, req *Request) (*Session, error) {
+	s.mu.Lock()
 	s.owner, s.name, s.created = req.Owner, req.Name, time.Now()
 	s.idle, s.ends = req.Idle, s.created.Add(req.Lifetime)
+	s.mu.Unlock()
 	m.mu.Lock()
-	closed := m.closed
-	if !closed {
-		s.timer = time.AfterFunc(min(s.idle, req.Lifetime), s.expire)
+	err := m.hasName(req)
+	if m.closed {
+		err = errClosed()
+	}
+	if err == nil {
 		m.sessions[s.id] = s
 	}
 	m.mu.Unlock()
-	if closed {
-		s.end("the server ends")
-		return nil, errClosed()
+	if err != nil {
+		s.end("it was not needed")
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.timer = time.AfterFunc(min(s.idle, req.Lifetime), s.expire)
 	}
 	return s, nil
+}
+
+// hasName refuses a name that a session of the owner has. The caller holds mu.
+func (m *Manager) hasName(req *Request) error {
+	for _, s := range m.sessions {
+		if req.Name != "" && s.owner == req.Owner && s.name == req.Name {
+			return sandbox.Errorf(sandbox.ErrInvalid, "name", "another name, or close that session", "there is a session %q already", req.Name)
+		}
+	}
+	return nil
 }
 
 func errClosed() error {
@@ -132,13 +151,13 @@ func (m *Manager) admit(req *Request) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.hasName(req); err != nil {
+		return err
+	}
 	all, own := len(m.sessions), 0
 	for _, s := range m.sessions {
 		if s.owner == req.Owner {
 			own++
-			if req.Name != "" && s.name == req.Name {
-				return sandbox.Errorf(sandbox.ErrInvalid, "name", "another name, or close that session", "there is a session %q already", req.Name)
-			}
 		}
 	}
 	for _, n := range m.making {

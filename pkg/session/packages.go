@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
@@ -103,8 +104,12 @@ func (s *Session) addToCompiled(ctx context.Context, b *box, packages []string) 
 		return nil, err
 	}
 	opened.TakeCells(b.session)
+	next := &box{session: opened, shared: &shares{n: 1}}
+	if !s.adopt(next) {
+		return nil, errors.Join(s.gone(), next.close(ctx))
+	}
 	s.mu.Lock()
-	s.req, s.box, s.notes = req, &box{session: opened, shared: &shares{n: 1}}, append(s.notes, notes...)
+	s.req, s.notes = req, append(s.notes, notes...)
 	s.mu.Unlock()
-	return opened.Deps(), b.session.Close(context.WithoutCancel(ctx))
+	return opened.Deps(), b.close(ctx)
 }

@@ -66,6 +66,7 @@ type box struct {
 	session *executor.Session
 	driver  *driver // nil: cells are compiled
 	shared  *shares
+	closing sync.Once
 }
 
 // shares counts the sessions that have one sandbox: a session and its forks.
@@ -74,17 +75,31 @@ type shares struct {
 	n  int
 }
 
-// close ends the interpreter, and removes the sandbox unless another session has it, too.
-func (b *box) close(ctx context.Context) error {
-	if b.driver != nil {
-		b.driver.close()
+// join counts another session; false: the sandbox was removed.
+func (s *shares) join() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n > 0 {
+		s.n++
+		return true
 	}
-	b.shared.mu.Lock()
-	defer b.shared.mu.Unlock()
-	if b.shared.n--; b.shared.n > 0 {
-		return nil
-	}
-	return b.session.Close(ctx)
+	return false
+}
+
+// close ends the interpreter, and removes the sandbox unless another session has it, too. It may be called twice. The end of ctx does not
+// leave a half of it.
+func (b *box) close(ctx context.Context) (err error) {
+	b.closing.Do(func() {
+		if b.driver != nil {
+			b.driver.close()
+		}
+		b.shared.mu.Lock()
+		defer b.shared.mu.Unlock()
+		if b.shared.n--; b.shared.n == 0 {
+			err = b.session.Close(context.WithoutCancel(ctx))
+		}
+	})
+	return err
 }
 
 // Past is a cell that was executed.
@@ -94,8 +109,11 @@ type Past struct {
 	Verdict sandbox.Verdict `json:"verdict"`
 }
 
-// maxHistory bounds the kept code of a session.
-const maxHistory = 1 << 20
+// maxHistory bounds the kept code of a session, with pastSize for each cell.
+const (
+	maxHistory = 1 << 20
+	pastSize   = 64
+)
 
 // Info describes a session.
 type Info struct {
@@ -145,10 +163,21 @@ func (s *Session) start(ctx context.Context) error {
 			return errors.Join(err, opened.Close(context.WithoutCancel(ctx)))
 		}
 	}
+	if !s.adopt(b) {
+		return errors.Join(s.gone(), b.close(ctx))
+	}
+	return nil
+}
+
+// adopt makes a sandbox the session's; false: the session was closed meanwhile, and does not close it.
+func (s *Session) adopt(b *box) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
 	s.box, s.cause = b, ""
-	return nil
+	return true
 }
 
 // Info describes the session as it is now.
@@ -225,7 +254,7 @@ func (s *Session) expire() {
 	left := time.Until(s.expiresLocked())
 	again := left > 0 && !s.closed
 	if again {
-		s.timer.Reset(left)
+		s.timer.Reset(min(left, s.idle)) // a cell that runs may end, and the idle time then begins
 	}
 	atEnd := !time.Now().Before(s.ends)
 	s.mu.Unlock()
@@ -239,7 +268,10 @@ func (s *Session) expire() {
 }
 
 // take waits for the session's turn. The caller calls give.
-func (s *Session) take(ctx context.Context) (*box, error) {
+func (s *Session) take(ctx context.Context) (*box, error) { return s.takeFor(ctx, nil) }
+
+// takeFor does the same for a cell, which can be interrupted from then on.
+func (s *Session) takeFor(ctx context.Context, run *cell) (*box, error) {
 	s.mu.Lock()
 	if s.waiting >= s.m.opts.Waiting {
 		s.mu.Unlock()
@@ -266,12 +298,15 @@ func (s *Session) take(ctx context.Context) (*box, error) {
 		return nil, s.gone()
 	}
 	s.busy, s.used = true, time.Now()
+	if s.current = run; run != nil {
+		run.b, run.id = s.box, s.cells+1
+	}
 	return s.box, nil
 }
 
 func (s *Session) give() {
 	s.mu.Lock()
-	s.busy, s.used = false, time.Now()
+	s.busy, s.used, s.current = false, time.Now(), nil
 	s.mu.Unlock()
 	<-s.turn
 }
@@ -310,9 +345,10 @@ func (s *Session) Restart(ctx context.Context) error {
 			return err
 		}
 		next := &box{session: b.session, driver: d, shared: b.shared}
-		s.mu.Lock()
-		s.box, s.cause = next, ""
-		s.mu.Unlock()
+		if !s.adopt(next) {
+			d.close()
+			return s.gone()
+		}
 		return s.showAdded(ctx, next, false)
 	})
 }
@@ -320,6 +356,7 @@ func (s *Session) Restart(ctx context.Context) error {
 // Reset does the same in a fresh sandbox: nothing stays but the session's settings.
 func (s *Session) Reset(ctx context.Context) error {
 	return s.renew(ctx, func(b *box) error {
+		s.takeNetwork(b)
 		err := b.close(ctx)
 		if err == nil {
 			err = s.start(ctx)
@@ -376,11 +413,11 @@ func (s *Session) end(why string) {
 		if s.cause == "" {
 			s.cause = why
 		}
-		b := s.box
+		b, timer := s.box, s.timer
 		s.mu.Unlock()
 		close(s.over)
-		if s.timer != nil {
-			s.timer.Stop()
+		if timer != nil {
+			timer.Stop()
 		}
 		_ = b.close(context.Background()) // the next start collects what is left
 		s.m.remove(s)
@@ -401,7 +438,7 @@ func (s *Session) remember(p Past) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.history = append(s.history, p)
-	for s.kept += len(p.Code); s.kept > maxHistory; s.history = s.history[1:] {
-		s.kept -= len(s.history[0].Code)
+	for s.kept += len(p.Code) + pastSize; s.kept > maxHistory; s.history = s.history[1:] {
+		s.kept -= len(s.history[0].Code) + pastSize
 	}
 }

@@ -70,24 +70,22 @@ func TestSuiteState(t *testing.T) {
 	})
 }
 
-// interruptedSoon interrupts the session's cell when it runs, and again until it ends.
-func (t tester) interruptedSoon(code string) *Result {
+// interruptedSoon interrupts a cell once: after it has printed, or at its beginning where it can not.
+func (t tester) interruptedSoon(d *dialect, code string) *Result {
 	t.Helper()
-	over := make(chan struct{})
-	var pestering sync.WaitGroup
-	pestering.Go(func() {
-		for {
-			select {
-			case <-over:
-				return
-			case <-time.After(200 * time.Millisecond):
-				_ = t.Interrupt()
-			}
+	var once sync.Once
+	interrupt := func() { go func() { _ = t.Interrupt() }() }
+	if d.interlace == "" {
+		return t.cell(Cell{Code: code, Begin: func(context.Context, uint64) error {
+			interrupt()
+			return nil
+		}})
+	}
+	return t.cell(Cell{Code: d.interlace + "\n" + code, OnEvent: func(e sandbox.Event) {
+		if e.Kind == sandbox.EventStdout {
+			once.Do(interrupt)
 		}
-	})
-	defer pestering.Wait()
-	defer close(over)
-	return t.do(code)
+	}})
 }
 
 func TestSuiteInterrupt(t *testing.T) {
@@ -101,7 +99,7 @@ func TestSuiteInterrupt(t *testing.T) {
 			if code == "" {
 				continue
 			}
-			if r := s.interruptedSoon(code); r.Verdict != sandbox.VerdictCancelled || !r.Interrupted || r.State != StateIdle {
+			if r := s.interruptedSoon(d, code); r.Verdict != sandbox.VerdictCancelled || !r.Interrupted || r.State != StateIdle {
 				s.Errorf("%q: %s, interrupted %t, %s; stderr %.300q", code, r.Verdict, r.Interrupted, r.State, r.Stderr.Bytes())
 			}
 			s.alive(d)

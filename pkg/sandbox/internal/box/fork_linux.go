@@ -41,12 +41,25 @@ var (
 	_ sandbox.Forkable = (*Task)(nil)
 )
 
-// pipeDriver is the supervisor's end of two named pipes.
-type pipeDriver struct{ to, from *os.File }
+// pipeDriver is the supervisor's end of two named pipes. Their names are removed after the first bytes: the fork has opened them by then.
+type pipeDriver struct {
+	to, from *os.File
+	remove   func()
+}
 
-func (d *pipeDriver) Read(p []byte) (int, error)  { return d.from.Read(p) }
+func (d *pipeDriver) Read(p []byte) (n int, err error) {
+	if n, err = d.from.Read(p); n > 0 {
+		d.remove()
+	}
+	return n, err
+}
+
 func (d *pipeDriver) Write(p []byte) (int, error) { return d.to.Write(p) }
-func (d *pipeDriver) Close() error                { return errors.Join(d.to.Close(), d.from.Close()) }
+
+func (d *pipeDriver) Close() error {
+	d.remove()
+	return errors.Join(d.to.Close(), d.from.Close())
+}
 
 // CanFork reports whether a fork gets limits of its own, and can be told from other processes.
 func (t *Task) CanFork() bool {
@@ -66,8 +79,7 @@ func (t *Task) Fork(ctx context.Context, ask func(dir string) (pid int, err erro
 	if err != nil {
 		return nil, err
 	}
-	defer remove() // both sides have opened them
-	d := &pipeDriver{os.NewFile(uintptr(pipes[2]), "to_driver"), os.NewFile(uintptr(pipes[3]), "from_driver")}
+	d := &pipeDriver{os.NewFile(uintptr(pipes[2]), "to_driver"), os.NewFile(uintptr(pipes[3]), "from_driver"), remove}
 	pid, err := ask(dir)
 	if err == nil && (pid <= 1 || pid > 1<<22) {
 		err = &sandbox.Error{Backend: i.Host.Name, Op: "fork", Err: fmt.Errorf("the interpreter made no process (its number is %d)", pid)}
@@ -94,6 +106,7 @@ func (t *Task) Fork(ctx context.Context, ask func(dir string) (pid int, err erro
 	t.phase.forks.Add(1)
 	if err := f.confine(pidfd); err != nil {
 		_ = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
+		f.CloseOutput()
 		_, _ = f.Wait()
 		_, finishErr := f.Finish(context.WithoutCancel(ctx))
 		return nil, errors.Join(t.phase.failure("limit a fork", "cgroup", err), finishErr)
@@ -108,11 +121,11 @@ func (i *Instance) makePipes(dir string, names ...string) (fds []int, remove fun
 		return nil, nil, i.Host.Failure("make pipes", "fork", unix.EINVAL)
 	}
 	opener := i.Mounts.Opener(i.Scratch, i.ID.Owner)
-	remove = func() {
+	remove = sync.OnceFunc(func() {
 		for _, name := range names {
 			_ = opener.Remove(path.Join(beneath, name)) // at the latest they end with the sandbox
 		}
-	}
+	})
 	for _, name := range names {
 		fd, err := opener.Create(path.Join(beneath, name), unix.S_IFIFO|0o600)
 		if err != nil {
@@ -130,14 +143,14 @@ func (i *Instance) makePipes(dir string, names ...string) (fds []int, remove fun
 // confine puts the fork into a cgroup of its own, and checks that it is there and limited.
 func (f *Fork) confine(pidfd *os.File) error {
 	p := f.phase
-	pid, err := pidOf(pidfd)
-	if err != nil {
-		return err
-	}
 	f.phases = p.Instance.Supervisor.NewPhaseCgroup(p.Instance.ID.Init)
 	f.group = f.phases.Programs()
 	want := p.Instance.Host.Limits(p.limits)
 	if err := f.group.Make(want); err != nil {
+		return err
+	}
+	pid, err := pidOf(pidfd) // as late as possible: a process that ends leaves its number to others
+	if err != nil {
 		return err
 	}
 	if err := f.group.Enter(pid, spawn.Threads(pid)); err != nil {

@@ -123,7 +123,7 @@ func (i *Instance) Forbidden() string {
 // NewTask returns the task of a program that has just started.
 func (i *Instance) NewTask(p *Phase, process *sandbox.Process, program *spawn.Program, expected *measure.Program) *Task {
 	i.Kind.Started(p, process)
-	t := &Task{program: program, phase: p}
+	t := &Task{program: program, phase: p, driver: process.DriverSocket}
 	if expected == nil {
 		return t
 	}

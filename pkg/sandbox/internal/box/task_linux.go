@@ -23,6 +23,7 @@ type Task struct {
 	refusals  *seccomp.RefusalCounter // nil when refused calls are not counted
 	uncounted string                  // why not, where they should be
 	iso       *sandbox.Isolation
+	driver    bool // its standard input is a driver socket
 
 	finishing sync.Once
 	final     monitor.Sample
@@ -127,12 +128,13 @@ func (t *Task) AwaitEmpty(atMost time.Duration) { t.program.AwaitEmpty(atMost) }
 // CloseOutput ends ReadOutput.
 func (t *Task) CloseOutput() { t.program.CloseOutput() }
 
-// Signal reaches the process, or every process of its phase but for forks.
+// Signal reaches the process, or every process of its phase but for forks. Processes of a driver have it when Signal returns: one for a cell
+// must not reach the next one.
 func (t *Task) Signal(sig syscall.Signal, scope sandbox.Scope) error {
 	if scope == sandbox.Handler {
 		return t.program.SignalHandler(sig)
 	}
-	if scope == sandbox.Tree && t.phase.forks.Load() > 0 {
+	if scope == sandbox.Tree && (t.phase.forks.Load() > 0 || t.driver && t.CanFork()) {
 		_, err := t.phase.Group.Signal(sig, t.phase.networkPID())
 		return err
 	}

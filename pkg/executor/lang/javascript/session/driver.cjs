@@ -146,8 +146,9 @@
 
   function interrupted() {
     if (work.kind !== 'execute') return end('reply', tools().empty(work.kind));
+    completeWrites();
     print('Interrupted\n');
-    finish({ ok: false, status: 1, interrupted: true, error: { name: 'Interrupted', message: 'the cell was interrupted' } });
+    end('done', { ok: false, status: 1, interrupted: true, error: { name: 'Interrupted', message: 'the cell was interrupted' } });
   }
 
   function answer(message) {
@@ -287,6 +288,16 @@
       interrupted();
     }
     release();
+  }
+
+  // completeWrites ends a write of a stream that an interrupt has left half-way: the stream would hold all later output back. Writes are
+  // synchronous, so that none is under way here.
+  function completeWrites() {
+    for (const { _handle: handle, _writableState: state } of [process.stdout, process.stderr]) {
+      try {
+        if (handle?.setBlocking && state.writing) state.onwrite();
+      } catch {} // foreign code may have changed the stream
+    }
   }
 
   // finish ends the cell after its output.

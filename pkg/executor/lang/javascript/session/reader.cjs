@@ -75,8 +75,9 @@ async function serve() {
 
 // Interrupts. The main thread is terminated by the inspector, which ends all JavaScript on its stack. If it waits for an event, a message
 // ends the cell. If it waits for a process that it has started, that process gets SIGINT.
-const STEP = 20; // milliseconds
+const STEP = 20; // milliseconds; later steps take longer, so that the main thread of a busy machine answers before it is terminated again
 const PATIENCE = 3; // steps until what seems to wait for an event is terminated
+const LONG = 13; // steps that take a second
 let interrupting = 0;
 
 function interrupt(number, step) {
@@ -87,10 +88,10 @@ function interrupt(number, step) {
     return;
   }
   if (step >= PATIENCE || Atomics.load(shared, SYNC) === 1) terminate(number);
-  if (step % 50 === PATIENCE + 1) interruptProcesses();
-  if (ended && step > 50) process.kill(process.pid, 'SIGKILL'); // the session has ended
+  if (step === PATIENCE + 1 || step > LONG) interruptProcesses();
+  if (ended && step > LONG) process.kill(process.pid, 'SIGKILL'); // the session has ended
   post({ kind: 'interrupt', turn: number, id: cell, of: kind, lost: posted >= number });
-  setTimeout(interrupt, STEP, number, step + 1);
+  setTimeout(interrupt, STEP * 2 ** Math.max(0, Math.min(step - PATIENCE, LONG) - 5), number, step + 1);
 }
 
 let session;
