@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/pkg/diagnose"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -18,11 +19,15 @@ type CellPrinter struct {
 	show    *outputPrinter
 	figures bool // after each cell
 	quiet   bool
+	noted   map[string]bool // notes that were printed: of a cell, they often hold for all that follow
 }
 
 // NewCellPrinter makes a printer. stop is called if the output can not be written any more.
 func (c *Invocation) NewCellPrinter(o *SessionOptions, stop context.CancelCauseFunc) *CellPrinter {
-	p := &CellPrinter{c: c, show: &outputPrinter{c: c, cancelRun: stop}, quiet: o.run.quiet, figures: IsTerminal(c.Std.Err) && !o.run.quiet}
+	p := &CellPrinter{
+		c: c, show: &outputPrinter{c: c, cancelRun: stop}, quiet: o.run.quiet, figures: IsTerminal(c.Std.Err) && !o.run.quiet,
+		noted: map[string]bool{},
+	}
 	p.show.out, p.show.err = c.newSinks(&o.run.boxOptions)
 	return p
 }
@@ -70,9 +75,10 @@ func (p *CellPrinter) Echoed() {
 	p.show.midLine = true
 }
 
-// Figures prints what a cell has used and why it has ended. Without a terminal it prints what the exit code does not show.
-func (p *CellPrinter) Figures(r *sandbox.Result) {
-	end := &outcome{noun: "cell", whole: true, machine: sandbox.ThisMachine()}
+// Figures prints what a cell has used and why it has ended, and of a diagnosis what its output has not shown; d may be nil. Without a
+// terminal it prints what the exit code does not show.
+func (p *CellPrinter) Figures(r *sandbox.Result, d *diagnose.Diagnosis) {
+	end := &outcome{noun: "cell", whole: true, machine: sandbox.ThisMachine(), diagnosis: d}
 	if !p.figures {
 		if !p.quiet {
 			p.c.printWarnings(r, end)
@@ -95,8 +101,11 @@ func (p *CellPrinter) Figures(r *sandbox.Result) {
 	if why := end.whyEnded(r); why != "" && r.Verdict != sandbox.VerdictCancelled {
 		line("why", why)
 	}
+	if e := end.explain(r); e != nil {
+		p.c.printExplanation(e, line, paint)
+	}
 	for _, v := range r.Violations {
-		if v.Kind != sandbox.ViolationSyscall && !repeatsVerdict(v, r.Verdict) {
+		if v.Kind != sandbox.ViolationSyscall && !repeatsVerdict(v, r.Verdict) && !end.isExplained(v) {
 			line(v.Kind, end.describeViolation(v))
 		}
 	}
@@ -104,9 +113,18 @@ func (p *CellPrinter) Figures(r *sandbox.Result) {
 		line("refused", text)
 	}
 	for _, n := range r.Notes {
+		if p.noted[n] {
+			continue
+		}
+		if len(p.noted) < maxNoted {
+			p.noted[n] = true
+		}
 		line("note", n)
 	}
 }
+
+// maxNoted bounds the notes that are remembered.
+const maxNoted = 1000
 
 // Failure is the error of output that could not be written; nil if the reader of the output has left.
 func (p *CellPrinter) Failure() error {

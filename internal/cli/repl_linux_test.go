@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,12 +60,16 @@ func (w *window) shown() string {
 // waitFor waits until the window ends with a text.
 func (w *window) waitFor(end string) {
 	w.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for !strings.HasSuffix(strings.TrimRight(w.shown(), " \n"), end) {
+	w.eventually(fmt.Sprintf("ends with %q", end), func(now string) bool { return strings.HasSuffix(strings.TrimRight(now, " \n"), end) })
+}
+
+// eventually waits until what the window shows is right.
+func (w *window) eventually(what string, right func(now string) bool) {
+	w.Helper()
+	for deadline := time.Now().Add(testTimeout); !right(w.shown()); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.Fatalf("the window does not end with %q:\n%s", end, w.shown())
+			w.Fatalf("the window never %s:\n%s", what, w.shown())
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -79,7 +84,11 @@ func (w *window) keys(names ...string) {
 // enter types a line and waits for the end of what follows.
 func (w *window) enter(line, end string) {
 	w.Helper()
-	w.tmux("send-keys", "-l", line)
+	before := w.shown()
+	if line != "" {
+		w.tmux("send-keys", "-l", line)
+		w.eventually("shows what is typed", func(now string) bool { return now != before }) // else it may end so from before
+	}
 	w.keys("Enter")
 	w.waitFor(end)
 }
@@ -129,7 +138,8 @@ func TestReplOnTerminal(t *testing.T) {
 	w.enter(`input("name? ")`, "\nname?") // on a line of its own: not while it is typed
 	w.enter("Bob", "MiB\n"+prompt)
 	w.enter(`__import__("getpass").getpass()`, "Password:")
-	w.enter("secret", "MiB\n"+prompt)
+	w.keys("secret", "Enter") // without echo
+	w.waitFor("MiB\n" + prompt)
 	w.keys("Up", "Up", "Up", "Up", "Up", "Up", "Up")
 	w.waitFor(`+ name`)
 	w.keys("C-c")
@@ -146,7 +156,7 @@ func TestReplHostileOutput(t *testing.T) {
 	w.enter(`print("\x1b[2J\x1b]0;title\a")`, "MiB\n"+prompt)
 	w.enter(`"\x1b[2J" if False else type("T", (), {"__repr__": lambda s: "\x1b[2Jx\u202ey"})()`, "MiB\n"+prompt)
 	w.enter(`print(end="no newline")`, "MiB\n"+prompt)
-	w.enter(`1/0`, "MiB\n"+prompt)
+	w.enter(`1/0`, "before the division\n"+prompt)
 	w.enter(":nonsense", prompt)
 	w.enter("x = 5; open('f.txt', 'w').write('abc')", "MiB\n"+prompt)
 	w.enter(":vars", prompt)
@@ -155,6 +165,31 @@ func TestReplHostileOutput(t *testing.T) {
 	w.enter(":vars", "there are no variables\n"+prompt)
 	w.enter("exit(7)", "exit code 7")
 	w.compare("repl_hostile")
+}
+
+// A failed cell has the cause and the next steps below its own output, and nothing in them controls the terminal.
+func TestReplDiagnosis(t *testing.T) {
+	w := newWindow(t, "repl")
+	w.waitFor(prompt)
+	w.enter("import cv2", "try: :deps opencv-python-headless\n"+prompt)
+	w.enter("total = 1; totl", "try: probably total is meant\n"+prompt)
+	w.enter(`raise NameError("name '\x1b[2Ja\u202eb' is not defined")`, "has the name \\x1b[2Ja\\u202eb\n"+prompt)
+	w.compare("repl_diagnosis")
+}
+
+// In the last row of the terminal the prompt and the lines above it are as elsewhere.
+func TestReplAtTheBottom(t *testing.T) {
+	w := newWindow(t, "repl", "--quiet")
+	w.tmux("resize-window", "-x", "40", "-y", "12")
+	w.waitFor(prompt)
+	for i := range 6 {
+		w.enter(fmt.Sprintf("print(%d)", i), fmt.Sprintf("\n%d\n%s", i, prompt))
+	}
+	w.enter("def f(n):", "def f(n):")
+	w.enter(`return n * len("a long line, which wraps")`, "wraps\")")
+	w.enter("", "wraps\")\n\n"+prompt)
+	w.enter("f(2)", "\n48\n"+prompt)
+	w.compare("repl_bottom")
 }
 
 // SIGTERM ends a REPL and its sandbox, and the terminal is as it was.

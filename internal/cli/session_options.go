@@ -255,18 +255,20 @@ func (o *SessionOptions) AddPrintFlags(fs *pflag.FlagSet, c *Invocation) {
 // CellLimits are the limits that the flags of a cell have set.
 func (o *SessionOptions) CellLimits() sandbox.Limits { return o.run.limits }
 
-// ReadUpload reads a file or a directory of this machine for a path inside; the current user's ignore files do not count.
-func ReadUpload(host, dest string) ([]sandbox.File, error) {
+// ReadUpload reads a file or a directory of this machine for a path inside; the current user's ignore files do not count. The note lists what
+// is no file; "" if that is nothing.
+func ReadUpload(host, dest string) (list []sandbox.File, note string, err error) {
 	files, left, err := readInput(host+":"+dest, selection{})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if len(files) == 0 && len(left) > 0 {
-		return nil, sandbox.Invalid("cp", "%s", noteLeftOut(left, true))
+	note = noteLeftOut(left, true)
+	if len(files) == 0 && note != "" {
+		return nil, "", sandbox.Invalid("cp", "%s", note)
 	}
-	list := make([]sandbox.File, len(files))
+	list = make([]sandbox.File, len(files))
 	for i, f := range files {
 		list[i] = sandbox.File{Path: f.Path, Mode: f.Mode, Data: f.Data, Open: f.Open, Link: f.Link}
 	}
-	return list, nil
+	return list, note, nil
 }

@@ -3,15 +3,18 @@ package repl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/reeflective/readline"
 	"github.com/reeflective/readline/inputrc"
+	"golang.org/x/term"
 )
 
 // LineEditor reads cells from a person at a terminal.
@@ -42,7 +45,7 @@ func (r *REPL) NewLineEditor(colour bool) *LineEditor {
 	}
 	s.Completer = e.complete
 	s.AcceptMultiline = func(line []rune) bool {
-		complete, _ := r.isComplete(e.ctx, string(line))
+		complete, _ := e.isComplete(string(line))
 		return complete || e.discarding
 	}
 	s.Keymap.Register(map[string]func(){"cell-enter": e.enter, "cell-new-line": func() { e.insert("\n") }, "cell-discard": e.discard})
@@ -68,11 +71,51 @@ func (e *LineEditor) Close() {
 
 func (e *LineEditor) prompt() string {
 	text := e.repl.Session().Info().Language + "> "
-	if e.colour {
-		return "\x1b[1m" + text + "\x1b[0m"
+	width, height, err := term.GetSize(int(os.Stdout.Fd()))
+	space := ""
+	if err == nil {
+		space = makeSpace(string(*e.shell.Line()), len(text), width, height)
 	}
-	return text
+	if e.colour {
+		return space + "\x1b[1m" + text + "\x1b[0m"
+	}
+	return space + text
 }
+
+// makeSpace is a sequence that scrolls a terminal until there is a row below the line that is edited, and returns to where it was. The
+// editor clears that row each time it draws; in the last row of a terminal it would clear the prompt instead. The sequence has no width and
+// no newline, because it is part of the prompt: terminals take a vertical tab for a line feed.
+func makeSpace(line string, indent, width, height int) string {
+	rows := min(countRows(line, indent, max(width, 1)), height-1)
+	if rows < 1 {
+		return ""
+	}
+	return fmt.Sprintf("%s\x1b[%dA", strings.Repeat("\v", rows), rows)
+}
+
+// countRows is at least the number of rows of a line. All its parts are indented as the first one is by the prompt.
+func countRows(line string, indent, width int) (rows int) {
+	for part := range strings.SplitSeq(line, "\n") {
+		columns := indent
+		for _, r := range part {
+			switch {
+			case r == '\t':
+				columns += tabWidth
+			case r >= firstWide:
+				columns += 2
+			default:
+				columns++
+			}
+		}
+		rows += columns/width + 1
+	}
+	return rows
+}
+
+const (
+	tabWidth  = 5      // as the editor shows one
+	firstWide = 0x1100 // runes below have at most one column
+)
 
 // Read returns the next cell.
 func (e *LineEditor) Read(ctx context.Context) (string, error) {
@@ -119,7 +162,7 @@ func (e *LineEditor) enter() {
 		e.insert("\n")
 		return
 	}
-	complete, indent := e.repl.isComplete(e.ctx, line)
+	complete, indent := e.isComplete(line)
 	if !complete {
 		e.insert("\n" + indent)
 		return
@@ -148,6 +191,19 @@ func (e *LineEditor) highlight(text string) string {
 	return Highlight(e.repl.Session().Info().Language, text)
 }
 
+// How long a person waits for an answer about what is typed. Foreign code may give it, and other clients' cells may run before.
+const (
+	checkTimeout    = 10 * time.Second // then the code is executed as it is
+	completeTimeout = 3 * time.Second
+)
+
+// isComplete is that of the REPL, within checkTimeout.
+func (e *LineEditor) isComplete(text string) (complete bool, indent string) {
+	ctx, cancel := context.WithTimeout(e.ctx, checkTimeout)
+	defer cancel()
+	return e.repl.isComplete(ctx, text)
+}
+
 // maxMatches bounds a menu.
 const maxMatches = 500
 
@@ -162,7 +218,9 @@ func (e *LineEditor) complete(line []rune, cursor int) readline.Completions {
 		e.insert("    "[:4-utf8.RuneCountInString(indent)%4])
 		return readline.CompleteMessage("")
 	}
-	found, err := e.repl.Session().Complete(e.ctx, text, len(before))
+	ctx, cancel := context.WithTimeout(e.ctx, completeTimeout)
+	defer cancel()
+	found, err := e.repl.Session().Complete(ctx, text, len(before))
 	if err != nil {
 		return readline.CompleteMessage("%s", strings.Map(printable, err.Error()))
 	}

@@ -181,8 +181,14 @@ func (r *REPL) isComplete(ctx context.Context, text string) (complete bool, inde
 	if err != nil || checked.Status != incomplete { // executing it reports the error
 		return true, ""
 	}
+	if strings.Trim(checked.Indent, " \t") != "" || len(checked.Indent) > maxIndent { // of foreign code: a person has not typed it
+		return false, ""
+	}
 	return false, checked.Indent
 }
+
+// maxIndent bounds the indent of a new line.
+const maxIndent = 200
 
 // Statuses of protocol.Checked.
 const (

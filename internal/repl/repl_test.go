@@ -255,3 +255,43 @@ func TestReadPassword(t *testing.T) {
 		w.Close()
 	}
 }
+
+// The rows of a line are never fewer than the terminal needs: prompt, tabs and wide runes count.
+func TestCountRows(t *testing.T) {
+	for line, want := range map[string]int{
+		"": 1, "abc": 1, "a\nb": 2, strings.Repeat("x", 12): 1, strings.Repeat("x", 13): 2, "\t\t\t": 2, strings.Repeat("語", 6): 1, strings.Repeat("語", 7): 2,
+		"\n\n": 3, strings.Repeat("x", 40) + "\ny": 4,
+	} {
+		if got := countRows(line, 7, 20); got != want {
+			t.Errorf("%q: %d rows, want %d", line, got, want)
+		}
+	}
+	if got := makeSpace("a\nb", 7, 20, 2); got != "\v\x1b[1A" { // never more than the terminal has
+		t.Errorf("%q", got)
+	}
+	if got := makeSpace("a", 7, 20, 1); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+// forger is a session whose interpreter foreign code answers for.
+type forger struct {
+	script
+	indent string
+}
+
+func (f *forger) Check(context.Context, string) (protocol.Checked, error) {
+	return protocol.Checked{Status: incomplete, Indent: f.indent}, nil
+}
+
+// What an interpreter says of the next line is an indent, and nothing that a person would have to type.
+func TestForgedIndent(t *testing.T) {
+	for indent, want := range map[string]string{
+		"    ": "    ", "\t": "\t", "x": "", "  \x1b[2J": "", "\n:save x": "", strings.Repeat(" ", 1<<20): "",
+	} {
+		r := New(Options{Session: &forger{indent: indent}, Screen: &paper{}})
+		if complete, got := r.isComplete(t.Context(), "if x:"); complete || got != want {
+			t.Errorf("%.20q: %v, %.20q", indent, complete, got)
+		}
+	}
+}

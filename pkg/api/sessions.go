@@ -327,9 +327,23 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, own *servedSession
 		return err
 	}
 	defer s.unregisterRun(a)
+	leave := func() {}
+	defer func() { leave() }()
+	begin := func(ctx context.Context) error { // as for a new session; not before its turn, which a cell has that waits for admission
+		p := PrincipalFrom(ctx)
+		left, err := s.enter(ctx, &job{admission: p.admission(own.weight)})
+		if err != nil {
+			return err
+		}
+		leave = left
+		if !s.stillAuthorized(p) {
+			return errRevoked()
+		}
+		return nil
+	}
 	forked := &servedSession{owner: own.owner, weight: own.weight, workspace: own.workspace}
 	own.workspace.enter()
-	if forked.Session, err = own.Fork(ctx, session.ForkOptions{Name: asked.Name, Replay: asked.Replay}); err != nil {
+	if forked.Session, err = own.Fork(ctx, session.ForkOptions{Name: asked.Name, Replay: asked.Replay, Begin: begin}); err != nil {
 		own.workspace.leave()
 		return s.createProblem(w, err)
 	}

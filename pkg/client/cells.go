@@ -97,7 +97,7 @@ func (s *Session) follow(ctx context.Context, c *cellStream, socket Socket) (*se
 		case ctx.Err() != nil && (c.path == "" || reading.Err() != nil):
 			return nil, context.Cause(ctx)
 		case c.path == "", errors.As(err, &problem) && !problem.Temporary(), tries >= mostTries:
-			return nil, ofSession(err)
+			return nil, ofSession(c.lost(err))
 		}
 		if c.from > before {
 			tries, pause = 0, firstPause
@@ -108,6 +108,14 @@ func (s *Session) follow(ctx context.Context, c *cellStream, socket Socket) (*se
 		}
 		pause = min(2*pause, lastPause)
 	}
+}
+
+// lost is the error of a stream that could not be read to its end. A cell that has begun was sent: its error does not say ErrNotSent.
+func (c *cellStream) lost(err error) error {
+	if c.path != "" && errors.Is(err, ErrNotSent) {
+		return fmt.Errorf("%w, and could not be opened again: %v", ErrBroken, err) //nolint:errorlint // see above
+	}
+	return err
 }
 
 func (c *cellStream) connect(ctx context.Context, socket Socket) (err error) {

@@ -18,6 +18,8 @@ type ForkOptions struct {
 	Name string
 	// Replay executes the cells of the session again, in a language whose state can not be forked: with all their side effects.
 	Replay bool
+	// Begin is called when the session's turn has come, before the work, as that of a Cell. May be nil.
+	Begin func(ctx context.Context) error
 }
 
 // Fork makes a second session of the same owner. Where the driver can, it is a second interpreter with the same state, in the same sandbox and
@@ -32,7 +34,7 @@ func (s *Session) Fork(ctx context.Context, o ForkOptions) (*Session, error) {
 	if err := s.m.admit(&req); err != nil {
 		return nil, err
 	}
-	defer s.m.dismiss(req.Owner)
+	defer s.m.dismiss(&req)
 	b, err := s.take(ctx)
 	if err != nil {
 		return nil, err
@@ -41,6 +43,11 @@ func (s *Session) Fork(ctx context.Context, o ForkOptions) (*Session, error) {
 	if b.driver != nil && b.driver.isGone() {
 		s.setCause(b.driver.cause())
 		return nil, s.endedError()
+	}
+	if o.Begin != nil {
+		if err := o.Begin(ctx); err != nil {
+			return nil, err
+		}
 	}
 	s.takeNetwork(b)
 	fork := s.m.newSession(s.req)

@@ -48,14 +48,18 @@ type Manager struct {
 
 	mu       sync.Mutex
 	sessions map[string]*Session
-	making   map[string]int // sessions that are being made, by owner
+	making   map[string]int   // sessions that are being made, by owner
+	names    map[ownName]bool // of them
 	closed   bool
 	work     sync.WaitGroup
 }
 
+// ownName is the name of a session, which is its owner's.
+type ownName struct{ owner, name string }
+
 // NewManager returns a manager of sessions. The caller closes it before the executor's manager.
 func NewManager(e *executor.Executor, o Options) *Manager {
-	m := &Manager{executor: e, opts: o.complete(), sessions: map[string]*Session{}, making: map[string]int{}}
+	m := &Manager{executor: e, opts: o.complete(), sessions: map[string]*Session{}, making: map[string]int{}, names: map[ownName]bool{}}
 	m.stock.m = m
 	return m
 }
@@ -88,7 +92,7 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Session, error) {
 	if err := m.admit(&req); err != nil {
 		return nil, err
 	}
-	defer m.dismiss(req.Owner)
+	defer m.dismiss(&req)
 	s, err := m.stock.take(ctx, &req)
 	if err != nil {
 		return nil, err
@@ -103,17 +107,14 @@ func (m *Manager) enter(s *Session, req *Request) (*Session, error) {
 	s.idle, s.ends = req.Idle, s.created.Add(req.Lifetime)
 	s.mu.Unlock()
 	m.mu.Lock()
-	err := m.hasName(req)
-	if m.closed {
-		err = errClosed()
-	}
-	if err == nil {
+	closed := m.closed
+	if !closed {
 		m.sessions[s.id] = s
 	}
 	m.mu.Unlock()
-	if err != nil {
-		s.end("it was not needed")
-		return nil, err
+	if closed {
+		s.end("the server ends")
+		return nil, errClosed()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,12 +124,14 @@ func (m *Manager) enter(s *Session, req *Request) (*Session, error) {
 	return s, nil
 }
 
-// hasName refuses a name that a session of the owner has. The caller holds mu.
+// hasName refuses a name that a session of the owner has, or will have. The caller holds mu.
 func (m *Manager) hasName(req *Request) error {
+	taken := m.names[ownName{req.Owner, req.Name}]
 	for _, s := range m.sessions {
-		if req.Name != "" && s.owner == req.Owner && s.name == req.Name {
-			return sandbox.Errorf(sandbox.ErrInvalid, "name", "another name, or close that session", "there is a session %q already", req.Name)
-		}
+		taken = taken || req.Name != "" && s.owner == req.Owner && s.name == req.Name
+	}
+	if taken {
+		return sandbox.Errorf(sandbox.ErrInvalid, "name", "another name, or close that session", "there is a session %q already", req.Name)
 	}
 	return nil
 }
@@ -172,16 +175,20 @@ func (m *Manager) admit(req *Request) error {
 		return sandbox.Errorf(ErrBusy, "create a session", "close one of them", "you have %d sessions, which is the most", m.opts.PerOwner)
 	}
 	m.making[req.Owner]++
+	if req.Name != "" {
+		m.names[ownName{req.Owner, req.Name}] = true
+	}
 	m.work.Add(1)
 	return nil
 }
 
-func (m *Manager) dismiss(owner string) {
+func (m *Manager) dismiss(req *Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.making[owner]--; m.making[owner] == 0 {
-		delete(m.making, owner)
+	if m.making[req.Owner]--; m.making[req.Owner] == 0 {
+		delete(m.making, req.Owner)
 	}
+	delete(m.names, ownName{req.Owner, req.Name})
 	m.work.Done()
 }
 

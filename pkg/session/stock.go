@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"maps"
 	"sync"
@@ -45,7 +46,8 @@ func keyOf(req *Request) (string, bool) {
 	policy := r.Policy
 	policy.Labels = nil
 	text, err := json.Marshal([]any{r.Language, r.Image, r.Env, r.Limits, r.CompileLimits, policy, r.Options, r.Asker.Key})
-	return string(text), err == nil
+	sum := sha256.Sum256(text) // requests may be large
+	return string(sum[:]), err == nil
 }
 
 // take returns a session for a request, from the stock if it has one.

@@ -120,7 +120,10 @@ func (c *commands) converse(s *screen, first *string, begin func(context.Context
 	}
 	s.language = func() string { return o.Session.Info().Language }
 	terminal := cli.IsTerminal(c.Std.In)
-	o.Screen = s
+	o.Screen, s.commands = s, []string{"deps"}
+	if _, ok := o.Session.(repl.Networker); ok {
+		s.commands = append(s.commands, "allow")
+	}
 	var r *repl.REPL
 	if terminal {
 		o.Terminal = &repl.TTY{In: c.Std.In, Ask: s.ask, Answered: s.answered, Interrupt: func() { r.Interrupt() }}

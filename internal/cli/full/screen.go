@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/internal/cli"
@@ -19,6 +20,7 @@ type screen struct {
 	out      *cli.CellPrinter
 	wait     *cli.Progress
 	language func() string
+	commands []string                // of the REPL, in place of flags of the same name
 	stop     context.CancelCauseFunc // when nothing can be written any more; set before a cell runs
 	quiet    bool
 }
@@ -104,7 +106,25 @@ func (s *screen) End(r *session.Result) {
 	if r == nil {
 		return
 	}
-	s.out.Figures(&r.Result.Result)
+	d := r.Diagnosis
+	if d != nil && len(s.commands) > 0 {
+		told := *d
+		told.Suggestions = s.asCommands(d.Suggestions)
+		d = &told
+	}
+	s.out.Figures(&r.Result.Result, d)
+}
+
+// asCommands replaces the flags of suggestions with the commands that do the same between cells.
+func (s *screen) asCommands(suggestions []string) []string {
+	list := slices.Clone(suggestions)
+	for i, text := range list {
+		name, rest, _ := strings.Cut(text, " ")
+		if flag, ok := strings.CutPrefix(name, "--"); ok && slices.Contains(s.commands, flag) {
+			list[i] = ":" + flag + " " + rest
+		}
+	}
+	return list
 }
 
 // Print shows lines.

@@ -205,9 +205,12 @@ func (c *commands) copyFiles(cmd *cobra.Command, o *cli.SessionOptions, args []s
 		if dest == "" || strings.HasSuffix(dest, "/") {
 			dest += filepath.Base(args[0])
 		}
-		files, err := cli.ReadUpload(args[0], dest)
+		files, note, err := cli.ReadUpload(args[0], dest)
 		if err != nil {
 			return err
+		}
+		if note != "" {
+			c.PrintMessage(note)
 		}
 		return s.Put(ctx, files)
 	}
