@@ -73,7 +73,8 @@ func TestOutputStore(t *testing.T) {
 			if !bytes.Equal(out.Bytes(), want) {
 				t.Fatalf("%d bytes are not head and tail", out.Len())
 			}
-			if out.Truncated() && (head != (out.Len()+1)/2) {
+			noTail := short && head == out.Len() // the file broke when its tail was a ring
+			if out.Truncated() && head != (out.Len()+1)/2 && !noTail {
 				t.Fatalf("a head of %d in %d", head, out.Len())
 			}
 			edges := out.Edges(64 << 10)

@@ -272,13 +272,24 @@ func (s *Session) take(ctx context.Context) (*box, error) { return s.takeFor(ctx
 
 // takeFor does the same for a cell, which can be interrupted from then on.
 func (s *Session) takeFor(ctx context.Context, run *cell) (*box, error) {
+	if err := s.queue(s.m.opts.Waiting); err != nil {
+		return nil, err
+	}
+	return s.await(ctx, run)
+}
+
+// queue counts a call among those that wait, if there are fewer than most. The caller calls await.
+func (s *Session) queue(most int) error {
 	s.mu.Lock()
-	if s.waiting >= s.m.opts.Waiting {
-		s.mu.Unlock()
-		return nil, sandbox.Errorf(ErrBusy, "session "+s.id, "try again later", "%d cells wait already", s.m.opts.Waiting)
+	defer s.mu.Unlock()
+	if s.waiting >= most {
+		return sandbox.Errorf(ErrBusy, "session "+s.id, "try again later", "%d cells wait already", s.waiting)
 	}
 	s.waiting++
-	s.mu.Unlock()
+	return nil
+}
+
+func (s *Session) await(ctx context.Context, run *cell) (*box, error) {
 	var err error
 	select {
 	case s.turn <- struct{}{}:
@@ -373,13 +384,16 @@ func (s *Session) Reset(ctx context.Context) error {
 
 // renew ends the cell that runs and calls a function in the session's turn.
 func (s *Session) renew(ctx context.Context, do func(*box) error) error {
+	if err := s.queue(s.m.opts.Waiting + 1); err != nil { // a full queue is a reason to restart
+		return err
+	}
 	if b := s.present(); b.driver != nil {
 		s.setCause("it is being restarted")
 		b.driver.live.Kill()
 	} else {
 		_ = s.Interrupt()
 	}
-	b, err := s.take(ctx)
+	b, err := s.await(ctx, nil)
 	if err != nil {
 		return err
 	}

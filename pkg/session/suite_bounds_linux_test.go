@@ -243,7 +243,7 @@ func TestSuiteIdleInterrupt(t *testing.T) {
 }
 
 // inTake matches a goroutine that waits for a session's turn.
-var inTake = regexp.MustCompile(`\[select[^\]]*\]:\n[^\n]*session\.\(\*Session\)\.takeFor\(`)
+var inTake = regexp.MustCompile(`\[select[^\]]*\]:\n[^\n]*session\.\(\*Session\)\.await\(`)
 
 // Cells that wait run in the order in which they came.
 func TestSuiteOrder(t *testing.T) {

@@ -353,15 +353,20 @@ func TestOwners(t *testing.T) {
 		}})
 	})
 	<-running
-	cells.Go(func() { s.cell(Cell{Code: "1"}) })
+	cells.Go(func() {
+		if r, err := s.Execute(ctx, Cell{Code: "1"}); !errors.Is(err, ErrEnded) {
+			t.Errorf("a cell that waited during a restart: %+v, %v", r, err)
+		}
+	})
 	for s.Info().Waiting == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	if _, err := s.Execute(ctx, Cell{Code: "1"}); !errors.Is(err, ErrBusy) {
 		t.Errorf("one cell too many: %v", err)
 	}
-	if err := s.Interrupt(); err != nil {
+	if err := s.Restart(ctx); err != nil { // with a full queue
 		t.Error(err)
 	}
 	cells.Wait()
+	s.has("1", "1")
 }

@@ -37,7 +37,8 @@
 //
 // Limits. The driver shares its process with foreign code, which can write frames, too. What a driver says is therefore checked against the
 // bounds of this package, and can change what its own session shows, and nothing else: verdicts of limits, metrics and isolation are the
-// supervisor's own measurements. A frame out of bounds ends the driver.
+// supervisor's own measurements. A frame out of bounds ends the driver. Tighter than MaxBody are the bounds of ready (4 KiB), reply (2 MiB),
+// the forms of a display (64) and the requests of install (64 KiB).
 package protocol
 
 import (
