@@ -17,8 +17,8 @@
   const SOCKET = Number(descriptor);
 
   // What the driver shares with its reader.
-  const flags = { LOCK: 0, ENDED: 1, SYNC: 2, ARRIVED: 3 };
-  const { LOCK, ENDED, SYNC, ARRIVED } = flags;
+  const flags = { LOCK: 0, ENDED: 1, SYNC: 2, ARRIVED: 3, WANTED: 4 };
+  const { LOCK, ENDED, SYNC, ARRIVED, WANTED } = flags;
   const shared = new Int32Array(new SharedArrayBuffer(64));
   const { port1: port, port2 } = new MessageChannel();
   const reader = new Worker(readerPath, {
@@ -44,13 +44,14 @@
   const LIMIT_SOURCES = 1000; // cells whose text is kept for traces
 
   // Frames. Interrupts end all JavaScript on the stack, at a loop or a call. What must not end half-way holds the lock, which the reader
-  // takes to interrupt.
+  // takes to interrupt. A cell that writes one frame after the other holds it most of the time, and leaves it to a reader that wants it.
   const nap = new Int32Array(new SharedArrayBuffer(4));
   let depth = 0;
   let unsent = null;
 
   function hold() {
     if (depth === 0) {
+      if (load(shared, WANTED) === 1) wait(shared, WANTED, 1, 100);
       while (compareExchange(shared, LOCK, 0, 1) !== 0);
     }
     depth++;

@@ -5,7 +5,7 @@ const { workerData } = require('node:worker_threads');
 const net = require('node:net');
 
 const { port, shared, socket, kit } = workerData;
-const { LOCK, ENDED, SYNC, ARRIVED } = workerData.flags;
+const { LOCK, ENDED, SYNC, ARRIVED, WANTED } = workerData.flags;
 
 // Frames. Those that a running cell needs are handled at once; the others wait for their turn.
 let buffered = Buffer.alloc(0);
@@ -78,33 +78,48 @@ async function serve() {
 const STEP = 20; // milliseconds; later steps take longer, so that the main thread of a busy machine answers before it is terminated again
 const PATIENCE = 3; // steps until what seems to wait for an event is terminated
 const LONG = 13; // steps that take a second
+const HELD = 50; // milliseconds for which a step waits for the lock
+const nap = new Int32Array(new SharedArrayBuffer(4));
 let interrupting = 0;
 
 function interrupt(number, step) {
   if (step === 0 && interrupting === number) return; // already
   interrupting = number;
   if (Atomics.load(shared, ENDED) >= number) {
+    want(0);
     disconnect();
     return;
   }
-  if (step >= PATIENCE || Atomics.load(shared, SYNC) === 1) terminate(number);
+  const held = (step >= PATIENCE || Atomics.load(shared, SYNC) === 1) && !terminate(number);
   if (step === PATIENCE + 1 || step > LONG) interruptProcesses();
   if (ended && step > LONG) process.kill(process.pid, 'SIGKILL'); // the session has ended
   post({ kind: 'interrupt', turn: number, id: cell, of: kind, lost: posted >= number });
-  setTimeout(interrupt, STEP * 2 ** Math.max(0, Math.min(step - PATIENCE, LONG) - 5), number, step + 1);
+  if (held && !ended) setTimeout(interrupt, STEP, number, step || 1);
+  else setTimeout(interrupt, STEP * 2 ** Math.max(0, Math.min(step - PATIENCE, LONG) - 5), number, step + 1);
+}
+
+function want(lock) {
+  Atomics.store(shared, WANTED, lock);
+  if (lock === 0) Atomics.notify(shared, WANTED);
 }
 
 let session;
 
-// terminate does not end the main thread while that holds the lock, in which it writes frames.
+// terminate returns false if the main thread keeps the lock, in which it writes frames: it is not ended then.
 function terminate(number) {
   if (session === undefined) {
     session = new (require('node:inspector').Session)();
     session.connectToMainThread();
   }
-  if (Atomics.compareExchange(shared, LOCK, 0, 2) !== 0) return; // the next step tries again
+  want(1);
+  for (const began = Date.now(); Atomics.compareExchange(shared, LOCK, 0, 2) !== 0;) {
+    if (Date.now() - began > HELD) return false;
+    Atomics.wait(nap, 0, 0, 1);
+  }
   if (Atomics.load(shared, ENDED) < number) session.post('Runtime.terminateExecution'); // also code that an earlier cell has left
   Atomics.store(shared, LOCK, 0);
+  want(0);
+  return true;
 }
 
 // A connected session would delay the end of the process.
