@@ -47,8 +47,12 @@ func TestReal(t *testing.T) {
 		Kit: kit, WarmDir: testenv.WarmDir(filepath.Join(dir, "warm")),
 	})
 	cases := readCases(t)
+	seen := map[string]int{}
 	for _, c := range cases {
 		t.Run(c.language+"/"+c.name, func(t *testing.T) {
+			if seen[c.language]++; seen[c.language] > 2 && !*update {
+				testenv.NeedAll(t, "the first two of each language, and TestRecorded")
+			}
 			req := executor.Request{Language: c.lang(), Limits: c.limits(t)}
 			if req.Limits.Wall == 0 {
 				req.Limits.Wall = 5 * time.Minute // a busy machine takes longer than the default

@@ -111,7 +111,7 @@ func TestLongDeclarations(t *testing.T) {
 			Lock: lock("java", "", map[string]string{"maven.lock": repeat(200_000, func(i int) string {
 				return fmt.Sprintf("a:b%d:1 sha256:%s\n", i, strings.Repeat("0", 64))
 			})})}},
-		"slashes":      {Language: "javascript", Code: "// npm:\n" + strings.Repeat("=/[", 1_000_000), Options: LanguageOptions{Install: true}},
+		"slashes":      {Language: "javascript", Code: "// npm:\n" + strings.Repeat("=/[", 300_000), Options: LanguageOptions{Install: true}},
 		"npm: imports": {Language: "javascript", Code: strings.Repeat("import 'npm:a';\n", 200_000), Options: LanguageOptions{Install: true}},
 		"imports of Go": {Language: "go", Options: LanguageOptions{Install: true}, Files: []File{{Path: "go.mod", Data: []byte(goMod)},
 			{Path: "main.go", Data: []byte("package main\n\nimport (\n" + repeat(50_000, func(i int) string { return fmt.Sprintf("\t_ \"a.b/y%d\"\n", i) }) + ")\n\nfunc main() {}\n")}}},

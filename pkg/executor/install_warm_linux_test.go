@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/internal/testregistry"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
@@ -80,6 +81,9 @@ func TestWarmPackagesSame(t *testing.T) {
 		"watches":    {deps: []string{"greet", "more"}, code: "import gc, greet; print(gc.isenabled(), gc.get_threshold(), len(gc.get_objects()) > 1000)\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "broken" || name == "startup" || name == "watches" {
+				testenv.NeedAll(t, "TestWarmPackagesSame/customize")
+			}
 			req := Request{Language: "python", Code: c.code, Options: LanguageOptions{Deps: c.deps}}
 			want, err := cold.Execute(t.Context(), req) // the first one installs
 			if err == nil && want.Verdict != sandbox.VerdictInstallError {
@@ -175,6 +179,9 @@ func TestPooledPackagesCompiled(t *testing.T) {
 			Request{Language: "java", Code: greetCode, Options: LanguageOptions{Deps: []string{"com.example:greet:1.0"}}}, "hello world"},
 	} {
 		t.Run(c.req.Language, func(t *testing.T) {
+			if c.req.Language == "go" {
+				testenv.NeedAll(t, "TestPooledPackagesCompiled/java")
+			}
 			cold, warm, p := warmOver(t, c.layers)
 			want, err := cold.Execute(t.Context(), c.req)
 			if err != nil || want.Verdict != sandbox.VerdictOK {

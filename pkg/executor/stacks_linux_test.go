@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -16,6 +17,7 @@ type stackCase struct {
 	at                   int    // the line where it was; 0: it prints no stacks
 	stdout               string // all of it
 	signal, exit         int    // how it ended
+	long                 bool   // for make test-all
 }
 
 var stackCases = []stackCase{
@@ -28,7 +30,7 @@ func main() {
 	for i := 1; i > 0; { i = i*7%13 + 1 }
 }
 `},
-	{name: "go sleep", language: "go", wall: 3 * time.Second, at: 6, exit: 2, code: `package main
+	{name: "go sleep", long: true, language: "go", wall: 3 * time.Second, at: 6, exit: 2, code: `package main
 
 import "time"
 
@@ -36,7 +38,7 @@ func main() {
 	time.Sleep(time.Hour)
 }
 `},
-	{name: "go goroutine", language: "go", at: 6, exit: 2, code: `package main
+	{name: "go goroutine", long: true, language: "go", at: 6, exit: 2, code: `package main
 
 func main() {
 	done := make(chan int)
@@ -54,13 +56,13 @@ func main() {
   static int f(int i) { return i; }
 }
 `},
-	{name: "java sleep", language: "java", wall: 10 * time.Second, at: 3, exit: 143, code: `public class Main {
+	{name: "java sleep", long: true, language: "java", wall: 10 * time.Second, at: 3, exit: 143, code: `public class Main {
   public static void main(String[] args) throws Exception {
     Thread.sleep(3600_000);
   }
 }
 `},
-	{name: "java thread", language: "java", at: 3, exit: 143, code: `public class Main {
+	{name: "java thread", long: true, language: "java", at: 3, exit: 143, code: `public class Main {
   public static void main(String[] args) throws Exception {
     Thread t = new Thread(() -> { for (int i = 0; ; i++); }, "busy");
     t.start();
@@ -71,7 +73,7 @@ func main() {
 	{name: "python loop", language: "python", at: 2, signal: 15, stdout: "before\n", code: "print('before')\nwhile True: len('')\n"},
 	{name: "python sleep", language: "python", wall: 3 * time.Second, at: 4, signal: 15,
 		code: "import time\n\ndef wait():\n    time.sleep(3600)\n\nwait()\n"},
-	{name: "python thread", language: "python", at: 4, signal: 15,
+	{name: "python thread", long: true, language: "python", at: 4, signal: 15,
 		code: "import threading\n\ndef busy():\n    while True: len('')\n\nt = threading.Thread(target=busy)\nt.start()\nt.join()\n"},
 	{name: "python that ends in order", language: "python", at: 5, stdout: "ended\n",
 		code: "import signal, sys\ndef end(*_):\n    print('ended'); sys.exit(0)\nsignal.signal(signal.SIGTERM, end)\nwhile True: len('')\n"},
@@ -79,7 +81,7 @@ func main() {
 		code: "import signal\nsignal.signal(16, lambda *_: print('own'))\nwhile True: len('')\n"},
 	{name: "python that ignores the signal", language: "python", signal: 15,
 		code: "import signal\nsignal.signal(16, signal.SIG_IGN)\nwhile True: len('')\n"},
-	{name: "python that becomes another program", language: "python", wall: 3 * time.Second, signal: 15,
+	{name: "python that becomes another program", long: true, language: "python", wall: 3 * time.Second, signal: 15,
 		code: "import os\nos.execv('/bin/sleep', ['sleep', '3600'])\n"},
 	{name: "go that ends in order", language: "go", stdout: "terminated\n", code: `package main
 
@@ -97,6 +99,12 @@ func main() {
 	os.Stdout.WriteString((<-c).String() + "\n")
 }
 `},
+}
+
+func (c *stackCase) need(t *testing.T) {
+	if c.long {
+		testenv.NeedAll(t, "TestStackAtLimit/python_loop")
+	}
 }
 
 func (c *stackCase) request() Request {
@@ -152,6 +160,7 @@ func TestStackAtLimit(t *testing.T) {
 	e := realEngine(t)
 	for _, c := range stackCases {
 		t.Run(c.name, func(t *testing.T) {
+			c.need(t)
 			r, err := e.Execute(t.Context(), c.request())
 			if err != nil {
 				t.Fatal(err)
@@ -167,7 +176,10 @@ func TestStackAtLimitWarm(t *testing.T) {
 	readied(t, e, p, "python", "java")
 	for _, name := range []string{"python loop", "python thread", "python that ends in order", "java loop", "java thread"} {
 		c := stackCases[slices.IndexFunc(stackCases, func(c stackCase) bool { return c.name == name })]
-		t.Run(c.name, func(t *testing.T) { c.check(t, execute(t, e, p, c.request())) })
+		t.Run(c.name, func(t *testing.T) {
+			c.need(t)
+			c.check(t, execute(t, e, p, c.request()))
+		})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
 )
@@ -247,6 +248,9 @@ func TestFloodBetweenCells(t *testing.T) {
 		"small":  {"63, b'display 1 0\\n' * 500", 11}, // as many times 500
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "frames" {
+				testenv.NeedAll(t, "TestFloodBetweenCells/frames")
+			}
 			s := create(t, newManager(t, Options{}), in("python"))
 			s.shows(`import os, threading, time
 f = os.open("n", os.O_RDWR | os.O_CREAT)

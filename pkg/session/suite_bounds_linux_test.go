@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
 )
@@ -63,9 +64,19 @@ func interpreter(d *dialect) string {
 	return ""
 }
 
+// quick leaves out a language that starts slowly in make test: what is tested here is mostly the supervisor's.
+func quick(has func(*dialect) string) func(*dialect) string {
+	return func(d *dialect) string {
+		if d.language == "java" && !testenv.All() {
+			return ""
+		}
+		return has(d)
+	}
+}
+
 // The interpreter is killed while no cell runs.
 func TestSuiteKilled(t *testing.T) {
-	forDialects(t, interpreter, func(s tester, d *dialect) {
+	forDialects(t, quick(interpreter), func(s tester, d *dialect) {
 		s.has(d.set, "")
 		s.alive(d) // control
 		if err := s.present().driver.live.Signal(syscall.SIGKILL); err != nil {
@@ -79,7 +90,7 @@ func TestSuiteKilled(t *testing.T) {
 
 // A cell that reads what is for its own interpreter breaks at most its own session.
 func TestSuiteStolen(t *testing.T) {
-	forDialects(t, func(d *dialect) string { return d.steals }, func(s tester, d *dialect) {
+	forDialects(t, quick(func(d *dialect) string { return d.steals }), func(s tester, d *dialect) {
 		other := create(s.T, s.m, in(d.language))
 		other.has(d.set, "")
 		s.has(d.steals, "stolen")
@@ -99,7 +110,7 @@ func TestSuiteStolen(t *testing.T) {
 
 // What is printed after a cell belongs to the next one.
 func TestSuiteLate(t *testing.T) {
-	forDialects(t, func(d *dialect) string { return d.late }, func(s tester, d *dialect) {
+	forDialects(t, quick(func(d *dialect) string { return d.late }), func(s tester, d *dialect) {
 		s.has(d.set, "")
 		if r := s.do(d.late); !strings.Contains(text(r), "begun") || strings.Contains(text(r), "late") {
 			s.Errorf("%s, %q; stderr %.300q", r.Verdict, text(r), r.Stderr.Bytes())
@@ -124,7 +135,7 @@ func TestSuiteLate(t *testing.T) {
 // Values and errors of any size are bounded, and the session goes on.
 func TestSuiteSizes(t *testing.T) {
 	m := newManager(t, Options{})
-	withDialects(t, func(d *dialect) string { return d.value + d.raises }, func(t *testing.T, d *dialect) {
+	withDialects(t, quick(func(d *dialect) string { return d.value + d.raises }), func(t *testing.T, d *dialect) {
 		const most = 20 << 20 // output on both streams, and displays
 		req := in(d.language)
 		req.Limits.Memory = 768 * sandbox.MiB
@@ -154,7 +165,7 @@ func TestSuiteSizes(t *testing.T) {
 }
 
 func TestSuiteUnicode(t *testing.T) {
-	forDialects(t, func(d *dialect) string { return d.unicode }, func(s tester, d *dialect) {
+	forDialects(t, quick(func(d *dialect) string { return d.unicode }), func(s tester, d *dialect) {
 		if r := s.do(d.unicode); r.Verdict != sandbox.VerdictOK || strings.Count(text(r), "ä€😀") != 2 {
 			s.Errorf("%s %q; stderr %.300q", r.Verdict, text(r), r.Stderr.Bytes())
 		}
@@ -174,7 +185,7 @@ func TestSuiteUnicode(t *testing.T) {
 
 // Every question that a session says to answer has an answer.
 func TestSuiteQuestions(t *testing.T) {
-	forDialects(t, nil, func(s tester, d *dialect) {
+	forDialects(t, quick(func(*dialect) string { return "x" }), func(s tester, d *dialect) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		s.has(d.set, "")
@@ -213,7 +224,7 @@ func TestSuiteQuestions(t *testing.T) {
 // An interrupt while no cell runs changes nothing. A signal says not which cell it is for: one that was sent when a cell had ended may
 // arrive in the next one, and ends at most that.
 func TestSuiteIdleInterrupt(t *testing.T) {
-	forDialects(t, nil, func(s tester, d *dialect) {
+	forDialects(t, quick(func(*dialect) string { return "x" }), func(s tester, d *dialect) {
 		s.has(d.set, "")
 		for range 3 {
 			if err := s.Interrupt(); err != nil {
@@ -249,7 +260,7 @@ var inTake = regexp.MustCompile(`\[select[^\]]*\]:\n[^\n]*session\.\(\*Session\)
 func TestSuiteOrder(t *testing.T) {
 	const n = 20
 	m := newManager(t, Options{Waiting: n})
-	withDialects(t, interpreter, func(t *testing.T, d *dialect) {
+	withDialects(t, quick(interpreter), func(t *testing.T, d *dialect) {
 		s := create(t, m, in(d.language))
 		s.has(d.set, "")
 		s.turn <- struct{}{} // as a cell that runs
