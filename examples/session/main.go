@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command session executes pieces of code one after the other in an interpreter that keeps its state.
 package main
 
