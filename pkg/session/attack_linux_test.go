@@ -18,7 +18,7 @@ import (
 
 // An interrupt that comes before the code has reached the driver ends the cell.
 func TestInterruptAtOnce(t *testing.T) {
-	forDialects(t, func(d *dialect) string { return d.loop }, func(s tester, d *dialect) {
+	forDialects(t, quick(func(d *dialect) string { return d.loop }), func(s tester, d *dialect) {
 		s.has(d.set, "")
 		for name, cell := range map[string]Cell{
 			"in Begin": {Begin: func(context.Context, uint64) error { return s.Interrupt() }},
@@ -158,7 +158,11 @@ func TestCloseWhileRenewed(t *testing.T) {
 	m := newManager(t, Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	for i := range 12 {
+	rounds := 4
+	if testenv.All() {
+		rounds = 12
+	}
+	for i := range rounds {
 		s := create(t, m, in("python"))
 		f := s.fork(ForkOptions{})
 		f.shows("x = 5", "")

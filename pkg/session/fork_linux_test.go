@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -79,6 +80,7 @@ func TestForkPython(t *testing.T) {
 
 // A session is forked again and again, at once after it was made: each fork is ready, has the state, and is interrupted alone.
 func TestForkOften(t *testing.T) {
+	testenv.NeedAll(t, "TestForkPython")
 	for language, cells := range map[string]struct{ set, change, loop string }{
 		"python": {"x = 6", "x += 1; print(x)", "while True: pass"},
 		"shell":  {"x=6", "x=$((x + 1)); echo $x", "while :; do :; done"},

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
@@ -125,6 +126,7 @@ func TestGoSession(t *testing.T) {
 		s.shows("b, _ := io.ReadAll(os.Stdin)\nlen(b)", "0") // there is no input
 	})
 	t.Run("limits", func(t *testing.T) {
+		testenv.NeedAll(t, "TestGoSession/values")
 		s := tester{t, s.Session}
 		s.interrupts("fmt.Println(1)\nfor {\n}")
 		s.ends(Cell{Code: "for {\n}", Limits: sandbox.Limits{Wall: time.Second}}, sandbox.VerdictTimeLimit)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -43,6 +44,7 @@ func TestRustSession(t *testing.T) {
 		s.shows("std::fs::read_to_string(\"kept\").unwrap()", `"text"`)
 	})
 	t.Run("errors", func(t *testing.T) {
+		testenv.NeedAll(t, "TestRustSession/values")
 		s := tester{t, s.Session}
 		r := s.fails("let y = 1;\nprintln!(\"{} {x}\", y)", sandbox.VerdictCompileError, 2,
 			"x is a variable of cell 2, and values of variables do not persist")
@@ -68,6 +70,7 @@ func TestRustSession(t *testing.T) {
 		s.shows("std::io::read_to_string(std::io::stdin()).unwrap()", `""`) // there is no input
 	})
 	t.Run("limits", func(t *testing.T) {
+		testenv.NeedAll(t, "TestRustSession/values")
 		s := tester{t, s.Session}
 		s.interrupts("println!(\"1\");\nloop {}")
 		s.ends(Cell{Code: "loop {}", Limits: sandbox.Limits{Wall: time.Second}}, sandbox.VerdictTimeLimit)

@@ -173,7 +173,7 @@ func TestSuiteInput(t *testing.T) {
 
 // What a cell does to its own interpreter ends at most that, is reported, and ends with Restart.
 func TestSuiteBrokenDriver(t *testing.T) {
-	forDialects(t, func(d *dialect) string { return d.exits }, func(s tester, d *dialect) {
+	forDialects(t, quick(func(d *dialect) string { return d.exits }), func(s tester, d *dialect) {
 		for name, code := range map[string]string{
 			"exits": d.exits, "exits aside": d.exitsAside, "kills": d.kills, "closes": d.closes, "fills": d.fills,
 		} {
