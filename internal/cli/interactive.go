@@ -9,8 +9,8 @@ import (
 
 // notInteractive are the flags of a run that have no meaning in a session.
 var notInteractive = []string{
-	"json", "format", "no-stream", "summary", "spill", "tty", "out", "dry-run", "test", "module", "setup", "workspace", "workspace-cap",
-	"workspace-inodes", "entry",
+	"json", "format", "no-stream", "summary", "spill", "tty", "out", "dry-run", "test", "module", "check", "setup", "workspace",
+	"workspace-cap", "workspace-inodes", "entry",
 }
 
 // runInteractively executes the program as the first piece of code of a session, and stays in it.

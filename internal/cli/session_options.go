@@ -60,7 +60,7 @@ func (o *SessionOptions) AddTo(cmd *cobra.Command, c *Invocation, printing bool,
 			pickFlags(fs, func(fs *pflag.FlagSet) { r.addOutputFlags(fs, c) }, names...)
 		}},
 		{string(executor.GroupPackages), r.addPackageFlags},
-		{string(executor.GroupLanguages), func(fs *pflag.FlagSet) { skipFlags(fs, r.addLanguageFlags, "setup", "test") }},
+		{string(executor.GroupLanguages), func(fs *pflag.FlagSet) { skipFlags(fs, r.addLanguageFlags, "setup", "test", "check") }},
 	}
 	groups.AddTo(cmd)
 }

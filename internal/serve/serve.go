@@ -25,6 +25,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/api/observe"
 	"github.com/sandbox-run/sandbox-run/pkg/api/requestcheck"
 	"github.com/sandbox-run/sandbox-run/pkg/api/webhook"
+	"github.com/sandbox-run/sandbox-run/pkg/mcp"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -85,16 +86,7 @@ func Serve(ctx context.Context, s Options) (err error) {
 	failed := r.start()
 	r.observation.Begin()
 	r.ready()
-	background, stop := context.WithCancel(ctx)
-	var warming sync.WaitGroup
-	warming.Go(func() { r.stack.warm(background) })
-	warming.Go(func() {
-		if err := r.api.PrestartSessions(r.settings.Warm...); err != nil {
-			r.log.Warn("sessions start cold", "error", err.Error())
-		}
-	})
-	warming.Go(func() { r.pressure().watch(background) })
-	defer warming.Wait()
+	stop := r.startBackground(ctx)
 	defer stop()
 	why := r.wait(ctx, signals, failed)
 	r.notify.Send("STOPPING=1", "STATUS=draining: "+why.Error())
@@ -114,6 +106,26 @@ func (r *running) open(ctx context.Context) (err error) {
 	if r.listeners, err = openListeners(ctx, r.settings, r.log); err != nil {
 		return err
 	}
+	if err := r.openAPI(ctx); err != nil {
+		return err
+	}
+	r.http = &http.Server{
+		Handler: r.observeRequests(requestcheck.New(r.api.Handler(), requestcheck.Options{
+			Hosts: r.settings.Hosts, Origins: r.settings.Origins, Log: r.log,
+		})),
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: mostHeader, ConnContext: listen.ConnContext,
+		// net/http's own answer to OPTIONS * would bypass the request checks, and would read a body without a time limit.
+		DisableGeneralOptionsHandler: true,
+		// Clients that disconnect midway are logged at debug level only.
+		ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+	}
+	r.http.Protocols = new(http.Protocols)
+	r.http.Protocols.SetHTTP1(true) // see Certificate.Config
+	return nil
+}
+
+// openAPI opens the parts behind the listeners.
+func (r *running) openAPI(ctx context.Context) (err error) {
 	if r.stack, err = openStack(ctx, r.settings, r.log, r.busy); err != nil {
 		return err
 	}
@@ -131,19 +143,25 @@ func (r *running) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.mountLoadControl()
-	r.http = &http.Server{
-		Handler: r.observeRequests(requestcheck.New(r.api.Handler(), requestcheck.Options{
-			Hosts: r.settings.Hosts, Origins: r.settings.Origins, Log: r.log,
-		})),
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: mostHeader, ConnContext: listen.ConnContext,
-		// net/http's own answer to OPTIONS * would bypass the request checks, and would read a body without a time limit.
-		DisableGeneralOptionsHandler: true,
-		// Clients that disconnect midway are logged at debug level only.
-		ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
-	}
-	r.http.Protocols = new(http.Protocols)
-	r.http.Protocols.SetHTTP1(true) // see Certificate.Config
+	mcp.Mount(r.api, mcp.Options{Version: r.serving.Version})
 	return nil
+}
+
+// startBackground starts what goes on beside requests. The caller calls stop, which waits for its end.
+func (r *running) startBackground(ctx context.Context) (stop func()) {
+	background, cancel := context.WithCancel(ctx)
+	var warming sync.WaitGroup
+	warming.Go(func() { r.stack.warm(background) })
+	warming.Go(func() {
+		if err := r.api.PrestartSessions(r.settings.Warm...); err != nil {
+			r.log.Warn("sessions start cold", "error", err.Error())
+		}
+	})
+	warming.Go(func() { r.pressure().watch(background) })
+	return func() {
+		cancel()
+		warming.Wait()
+	}
 }
 
 // start accepts connections on every listener. The channel gets the error of a listener that stops by itself.

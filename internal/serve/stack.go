@@ -251,12 +251,16 @@ func (r *running) options() (api.Options, error) {
 	if err != nil {
 		return api.Options{}, err
 	}
+	var auth api.Authenticator // an untyped nil: every client is the owner
+	if r.listeners != nil {
+		auth = r.listeners.keys
+	}
 	return api.Options{
 		Executor: r.stack, Sessions: r.sessionOptions(),
 		// With the digest, commands see whether the server would treat a run as they would.
 		Middleware:  []func(http.Handler) http.Handler{withEnvironmentDigest(app.EnvironmentDigest(self))},
 		ExecutorFor: r.stack.engineFor,
-		Auth:        r.listeners.keys,
+		Auth:        auth,
 		Policy: api.Policy{
 			Ceilings: r.ceilings, Require: floor(s), VolumeRoots: s.Volumes, WritableVolumes: s.WritableVolumes,
 			Workspaces: s.Workspaces, DiskFloor: s.DiskFloor, MostWorkspaces: workspace.Most{Workspaces: s.MaxWorkspaces, Bytes: s.WorkspacesSize},

@@ -33,6 +33,24 @@ func (g *runStore) keyed(owner, key string) *run {
 	return nil
 }
 
+type principalOf struct{}
+
+// HandlerOf returns the handler of all routes for a principal that was authenticated before: a mounted route uses it to send further requests
+// for the principal of its own request.
+func (s *Server) HandlerOf(p *Principal) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.serve(w, r.WithContext(context.WithValue(r.Context(), principalOf{}, p)))
+	})
+}
+
+type unsyncedKey struct{}
+
+// WithoutSync returns a request whose accepted run is written to disk only when it is over, and not synced: the answer comes earlier, and a
+// crash of the server loses a run that is under way.
+func WithoutSync(r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), unsyncedKey{}, true))
+}
+
 type bodyKey struct{}
 
 // WithBody returns a request whose body was read before: ReadBody returns that body again, and counts it once.

@@ -111,7 +111,8 @@ func (s *Server) table() []route {
 		},
 		{
 			method: "GET", path: wire.PathRuns + "/{id}", id: "get-run", tag: "Runs", summary: "Get the state of a run, or its result", access: read,
-			params:  []*huma.Param{runID},
+			params: []*huma.Param{runID, queryParam("wait", "Seconds to wait for the end of the run; default: the answer comes at once.",
+				&huma.Schema{Type: huma.TypeInteger, Minimum: ptr(0.0), Maximum: ptr(float64(maxWait))})},
 			answers: map[string]*huma.Response{"200": answer("The run.", reflect.TypeFor[wire.RunInfo]())}, handle: s.show,
 		},
 		{

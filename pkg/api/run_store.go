@@ -37,6 +37,8 @@ type run struct {
 	input   *input                  // nil if clients can not send input
 	request *wire.Run               // nil once it is over
 	home    *runStore               // that has it
+	// unsynced: it is on disk only when it is over.
+	unsynced bool
 	// Of a cell:
 	question *question     // what it asks; nil: it is a run
 	started  chan struct{} // closed when it begins, or has failed before

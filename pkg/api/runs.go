@@ -49,10 +49,13 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	run := s.newRunOf(ctx, a, j, body)
-	if err := s.runs.store.accept(&run.record); err != nil {
-		releasePlace()
-		s.unregisterRun(a)
-		return fmt.Errorf("store the run: %w", err)
+	run.unsynced, _ = r.Context().Value(unsyncedKey{}).(bool)
+	if !run.unsynced {
+		if err := s.runs.store.accept(&run.record); err != nil {
+			releasePlace()
+			s.unregisterRun(a)
+			return fmt.Errorf("store the run: %w", err)
+		}
 	}
 	s.start(ctx, a, run, j, releasePlace)
 	w.Header().Set("Location", wire.PathRuns+"/"+j.ID)
@@ -77,8 +80,10 @@ func (s *Server) start(ctx context.Context, a *active, r *run, j *job, releasePl
 	j.retry, j.admission.Accepted, j.admission.OnPosition = true, true, r.setPosition
 	j.started = func() {
 		releasePlace()
-		if err := s.runs.store.begin(j.ID); err != nil {
-			s.log.ErrorContext(ctx, "start of a run not recorded", "run", j.ID, "error", err)
+		if !r.unsynced {
+			if err := s.runs.store.begin(j.ID); err != nil {
+				s.log.ErrorContext(ctx, "start of a run not recorded", "run", j.ID, "error", err)
+			}
 		}
 		r.begun()
 		r.input.waitForClient(s.opts.Keep.Interactive)
@@ -103,7 +108,7 @@ func (s *Server) runAsync(ctx context.Context, r *run, j *job) {
 	if f.Err != nil && ctx.Err() != nil {
 		f.Err = context.Cause(ctx) // the cause, not context.Canceled
 	}
-	if f.Started.IsZero() && errors.Is(f.Err, errDraining) && s.runs.store.durable {
+	if f.Started.IsZero() && errors.Is(f.Err, errDraining) && s.runs.store.durable && !r.unsynced {
 		_ = r.journal.close(nil)
 		r.journal.end()
 		return // the next server runs it
@@ -150,7 +155,7 @@ func (s *Server) keepWebhook(ctx context.Context, c record, run *wire.Run, docum
 // storeOutcome stores the record of a finished run.
 func (s *Server) storeOutcome(ctx context.Context, r *run, c record) {
 	if r.home.store != nil {
-		if err := r.home.store.finish(&c, r.journal); err != nil {
+		if err := r.home.store.finish(&c, r.journal, r.home.store.durable && !r.unsynced); err != nil {
 			// This server still knows the outcome. The record on disk says that the run was under way, so the next server reports it as lost.
 			s.log.ErrorContext(ctx, "result not stored", "run", c.ID, "error", err)
 		}
@@ -275,10 +280,32 @@ func (s *Server) find(r *http.Request) (*run, error) {
 	return run, nil
 }
 
+// maxWait is the longest time that GET /v1/runs/{id} waits.
+const maxWait = 60
+
 // show handles GET /v1/runs/{id}.
 func (s *Server) show(w http.ResponseWriter, r *http.Request) error {
-	if _, err := readQuery(r); err != nil {
+	query, err := readQuery(r, "wait")
+	if err != nil {
 		return err
+	}
+	if text := query.Get("wait"); text != "" {
+		seconds, err := strconv.Atoi(text)
+		if err != nil || seconds < 0 || seconds > maxWait {
+			return wire.WrongField(wire.CodeInvalid, "wait", "not a number from 0 to %d; write it like 30", maxWait)
+		}
+		run, err := s.find(r)
+		if err != nil {
+			return err
+		}
+		timer := time.NewTimer(time.Duration(seconds) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-run.over:
+		case <-timer.C:
+		case <-s.closing.Done():
+		case <-r.Context().Done():
+		}
 	}
 	return s.showRun(w, r, s.find)
 }

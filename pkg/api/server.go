@@ -304,6 +304,9 @@ var owner = &Principal{ID: "owner", Name: "owner"}
 const maxToken = 4096
 
 func (s *Server) authenticate(r *http.Request) (*Principal, error) {
+	if p, ok := r.Context().Value(principalOf{}).(*Principal); ok {
+		return p, nil
+	}
 	if s.opts.Auth == nil {
 		return owner, nil
 	}

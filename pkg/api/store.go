@@ -104,11 +104,11 @@ func (s *store) close() {
 
 // accept stores a run that is to be run.
 func (s *store) accept(r *record) error {
-	return s.write(r.ID+suffixQueued, wire.AppendJSON(nil, r), nil)
+	return s.write(r.ID+suffixQueued, wire.AppendJSON(nil, r), nil, s.durable)
 }
 
-func (s *store) write(name string, head, events []byte) error {
-	return s.dir.Replace(name, s.durable, func(w io.Writer) error {
+func (s *store) write(name string, head, events []byte, sync bool) error {
+	return s.dir.Replace(name, sync, func(w io.Writer) error {
 		_, err := w.Write(head)
 		_, failed := w.Write(events)
 		return errors.Join(err, failed)
@@ -119,8 +119,8 @@ func (s *store) write(name string, head, events []byte) error {
 func (s *store) begin(id string) error { return s.dir.Rename(id+suffixQueued, id+suffixRunning) }
 
 // finish stores the outcome of a run with its closed journal.
-func (s *store) finish(r *record, j *journal) error {
-	memory, segments, err := j.finalSegments(s.durable)
+func (s *store) finish(r *record, j *journal, sync bool) error {
+	memory, segments, err := j.finalSegments(sync)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s *store) finish(r *record, j *journal) error {
 		r.Segments = append(r.Segments, segmentRecord{seg.first, seg.count, seg.size, seg.file})
 	}
 	head := wire.AppendJSON(nil, r)
-	if err := s.write(r.ID+suffixDone, head, memory); err != nil {
+	if err := s.write(r.ID+suffixDone, head, memory, sync); err != nil {
 		return err
 	}
 	if memory != nil {

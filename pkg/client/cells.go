@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +54,12 @@ func (s *Session) Execute(ctx context.Context, c session.Cell) (*session.Result,
 // callbacks.
 func (s *Session) Follow(ctx context.Context, cell, from uint64, c session.Cell) (*session.Result, error) {
 	return s.follow(ctx, &cellStream{s: s, in: c, from: from, path: s.cellPath(strconv.FormatUint(cell, 10))}, nil)
+}
+
+// Cell returns the state of a cell of a session, and the result of a finished one in RunInfo.Result.
+func (c *Client) Cell(ctx context.Context, session, cell string) (*wire.RunInfo, error) {
+	info := new(wire.RunInfo)
+	return info, ofSession(c.get(ctx, c.Sessions().Of(session).path("/cells/"+url.PathEscape(cell)), info))
 }
 
 func (s *Session) cellPath(cell string) string { return s.path("/cells/" + cell) }

@@ -97,6 +97,17 @@ func (c *Client) Get(ctx context.Context, id string) (*wire.RunInfo, error) {
 	return info, c.get(ctx, wire.PathRuns+"/"+url.PathEscape(id), info)
 }
 
+// Wait is Get, and blocks until the run is over or the time has passed: whole seconds, at most a minute.
+func (c *Client) Wait(ctx context.Context, id string, d time.Duration) (*wire.RunInfo, error) {
+	info := new(wire.RunInfo)
+	path := wire.PathRuns + "/" + url.PathEscape(id) + "?wait=" + strconv.Itoa(int(d/time.Second))
+	resp, err := c.do(ctx, &Request{Method: "GET", Path: path, Header: Header{"Accept": wire.TypeJSON}, IdleTimeout: d + answerTimeout})
+	if err != nil {
+		return nil, err
+	}
+	return info, decode(resp, info)
+}
+
 // Cancel ends a run. It may be called at any time, and twice. Of a finished run it deletes the record.
 func (c *Client) Cancel(ctx context.Context, id string) error {
 	resp, err := c.do(ctx, &Request{Method: "DELETE", Path: wire.PathRuns + "/" + url.PathEscape(id), IdleTimeout: answerTimeout})

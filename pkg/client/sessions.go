@@ -73,11 +73,14 @@ func (c *Client) created(resp *Response, err error) (*Session, error) {
 
 // Get finds a session by its id or its name.
 func (s Sessions) Get(ctx context.Context, id string) (*Session, error) {
-	own := &Session{c: s.c, id: id}
+	own := s.Of(id)
 	info, err := own.Refresh(ctx)
 	own.id = info.ID
 	return own, err
 }
+
+// Of returns the session with an id or a name, which it does not look up: the server refuses a call if there is none.
+func (s Sessions) Of(id string) *Session { return &Session{c: s.c, id: id} }
 
 // List returns the sessions of the client's key, oldest first.
 func (s Sessions) List(ctx context.Context) ([]session.Info, error) {
@@ -88,7 +91,7 @@ func (s Sessions) List(ctx context.Context) ([]session.Info, error) {
 
 // Close ends a session and removes everything of it.
 func (s Sessions) Close(ctx context.Context, id string) error {
-	return (&Session{c: s.c, id: id}).Delete(ctx)
+	return s.Of(id).Delete(ctx)
 }
 
 // Session is a session of the server. Its methods have the names and the results of those of *session.Session, so that one interface fits
@@ -318,10 +321,16 @@ func (s *Session) Take(ctx context.Context, sel sandbox.Selection, each func(f s
 	return more, nil
 }
 
+// Open opens a file of the session's sandbox. Relative paths lie in /workspace. The caller closes it.
+func (s *Session) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+	body, err := s.c.download(ctx, s.filePath(name))
+	return body, ofSession(err)
+}
+
 func (s *Session) take(ctx context.Context, f session.Entry, each func(f sandbox.File, size sandbox.Size, r io.Reader) error) error {
-	body, err := s.c.download(ctx, s.filePath(f.Path))
+	body, err := s.Open(ctx, f.Path)
 	if err != nil {
-		return ofSession(err)
+		return err
 	}
 	defer body.Close()
 	return each(sandbox.File{Path: f.Path, Mode: f.Mode}, f.Size, body)

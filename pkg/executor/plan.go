@@ -116,6 +116,11 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 	if err := describe(&j.Job); err != nil {
 		return nil, err
 	}
+	if req.Options.Check && !req.session {
+		if err := keepChecks(&j.Job); err != nil {
+			return nil, err
+		}
+	}
 	plan.toolchain, plan.layer = j.ToolID, j.Layer
 	if j.Layer != nil {
 		plan.toolchain += " packages " + j.Layer.ID
@@ -163,4 +168,23 @@ func newPlan(j *job, m sandbox.Machine) (*Plan, error) {
 		}
 	}
 	return plan, nil
+}
+
+// CheckedNote is the prefix of the note on what a check has checked.
+const CheckedNote = language.CheckedNote
+
+// keepChecks removes the run from the plan of a check: a compiler has checked the program.
+func keepChecks(j *language.Job) error {
+	phases := j.Plan.Phases
+	last := len(phases) - 1
+	if phases[last].Process.Phase != PhaseRun {
+		return nil // the language has planned the check
+	}
+	if last == 0 {
+		return sandbox.Errorf(sandbox.ErrUnsupported, "check", "leave out --check", "%s code can not be checked like this without running it",
+			j.Language.Title)
+	}
+	j.Plan.Phases = phases[:last]
+	j.Plan.Notes = append(j.Plan.Notes, CheckedNote+"compiled, not run")
+	return nil
 }

@@ -96,6 +96,22 @@ func (j *Job) AddCompile(produces []string, args ...string) *Phase {
 	return &j.Plan.Phases[len(j.Plan.Phases)-1]
 }
 
+// AddCheck adds the phase of a check: a command that reads the sources. what is what a success means.
+func (j *Job) AddCheck(what string, args ...string) *Phase {
+	j.Plan.Notes = append(j.Plan.Notes, CheckedNote+what)
+	return j.AddCompile(nil, args...)
+}
+
+// Sources returns the paths in the sandbox of the program's files in its language. Installed packages are not among them.
+func (j *Job) Sources() (paths []string) {
+	for _, f := range j.Files {
+		if f.Path == j.Entry || j.Language.Owns(f.Path) && !strings.Contains("/"+f.Path, "/node_modules/") {
+			paths = append(paths, j.Inside(f.Path))
+		}
+	}
+	return paths
+}
+
 // AddRun adds the run: a command, and the arguments of the request.
 func (j *Job) AddRun(args ...string) *Phase {
 	j.Plan.Phases = append(j.Plan.Phases, Phase{

@@ -115,6 +115,7 @@ type Options struct {
 	Release          bool     // rust: optimise
 	Edition          string   // rust
 	Test             bool     // go, rust, python, javascript, java: run the tests even if there is a main
+	Check            bool     // all but sql and postgres: compile or parse only
 	EnableAssertions bool     // java: execute assert statements
 	Module           string   // python: run this module, as python -m does
 	Setup            []string // sql, postgres: files to run first

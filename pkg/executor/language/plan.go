@@ -29,6 +29,9 @@ type Plan struct {
 // UnusedNote is the prefix of the note on a part of the program's directory that the run does not use, with the reason.
 const UnusedNote = "not used: "
 
+// CheckedNote is the prefix of the note on what a check has checked.
+const CheckedNote = "checked: "
+
 // HintNote is the prefix of the note on what would probably have helped a program that failed.
 const HintNote = "hint: "
 

@@ -19,7 +19,7 @@ var Language = language.Language{
 	Extensions: []string{".go", ".txtar"}, Projects: []string{"go.mod", "go.work"},
 	Source: "main.go", Mains: []string{"main.go"}, Directory: true,
 	Sample:    "package main\n\nfunc main() {}\n",
-	Toolchain: &description, Image: "sandbox-run/go", Options: []string{"test"},
+	Toolchain: &description, Image: "sandbox-run/go", Options: []string{"test", "check"},
 	Variables: []string{"GOPATH", "GOMODCACHE", "GOENV"},
 	Limits:    sandbox.Limits{Memory: 128 * sandbox.MiB},
 	Working:   256 * sandbox.MiB, // 80 MiB were measured for a program with net/http

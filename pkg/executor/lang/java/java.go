@@ -20,7 +20,7 @@ var Language = language.Language{
 	Extensions: []string{".java"}, Projects: []string{"pom.xml", "build.gradle", "build.gradle.kts"},
 	Source: "Main.java", Mains: []string{"Main.java"}, Directory: true, NamedEntry: true,
 	Sample:    "public class Main { public static void main(String[] args) {} }\n",
-	Toolchain: &description, Image: "sandbox-run/java", Options: []string{"enable-assertions", "test"},
+	Toolchain: &description, Image: "sandbox-run/java", Options: []string{"enable-assertions", "test", "check"},
 	Limits:   sandbox.Limits{Processes: 256}, // the virtual machine has some twenty threads
 	Working:  256 * sandbox.MiB,              // 50 MiB were measured for a small program
 	Packages: packages, Plan: plan, Session: planSession,

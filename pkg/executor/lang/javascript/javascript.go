@@ -25,7 +25,7 @@ var Language = language.Language{
 		"app.js", "app.mjs", "app.cjs", "server.js", "server.mjs", "server.cjs",
 		"src/index.js", "src/index.mjs", "src/index.cjs", "src/main.js", "src/main.mjs", "src/main.cjs",
 	},
-	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry, Options: []string{"test"},
+	Toolchain: &Node, Image: "sandbox-run/node", FindEntry: findEntry, Options: []string{"test", "check"},
 	Packages: Packages, Plan: plan, Session: PlanSession,
 }
 
@@ -121,6 +121,12 @@ func readPackage(files []language.File, name string) (p nodePackage) {
 func plan(j *language.Job) error {
 	if err := ShowPackages(j); err != nil {
 		return err
+	}
+	if j.Request.Options.Check {
+		j.AddCheck("parsed, not run", append([]string{
+			j.Tool.Path, "--no-warnings", "--experimental-vm-modules", "-e", parseScript, "--",
+		}, j.Sources()...)...)
+		return nil
 	}
 	if j.Request.Options.Test {
 		return addTests(j)
@@ -262,6 +268,23 @@ try {
   if (goal === "module") new vm.SourceTextModule(text, { identifier: file });
   else vm.compileFunction(text, ["exports", "require", "module", "__filename", "__dirname"], { filename: file });
 } catch { process.exit(1) }`
+
+// parseScript parses files as Node would, and prints the error of each as Node does. A .js file is a module if it can only be one.
+const parseScript = `const vm = require("vm"), fs = require("fs");
+const parsers = {
+  module: (text, file) => new vm.SourceTextModule(text, { identifier: file }),
+  script: (text, file) => vm.compileFunction(text, ["exports", "require", "module", "__filename", "__dirname"], { filename: file }),
+};
+for (const file of process.argv.slice(1)) {
+  const text = fs.readFileSync(file, "utf8").replace(/^\ufeff/, "").replace(/^#!.*/, "");
+  const goals = file.endsWith(".mjs") ? ["module"] : file.endsWith(".cjs") ? ["script"] :
+    /^\s*(import|export)\b/m.test(text) ? ["script", "module"] : ["module", "script"];
+  let wrong;
+  for (const goal of goals) {
+    try { parsers[goal](text, file); wrong = undefined; break } catch (e) { wrong = e }
+  }
+  if (wrong) { console.error(wrong.stack); process.exitCode = 1 }
+}`
 
 // suspectFile reads the beginning of a trace: the file, and how Node parsed it. Traces name modules by URLs.
 //

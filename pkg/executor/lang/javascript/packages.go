@@ -518,3 +518,12 @@ func nameOf(dir string) string {
 	}
 	return dir
 }
+
+// HasPackage reports whether the layer of a job has a package.
+func HasPackage(j *language.Job, name string) bool {
+	return j.Layer != nil && j.Layer.Lock != nil &&
+		slices.ContainsFunc(j.Layer.Lock.Packages, func(p language.Package) bool { return p.Name == name })
+}
+
+// InLayer returns the path in the sandbox of a file of the layer, by its path that begins with node_modules.
+func InLayer(name string) string { return "/" + name }

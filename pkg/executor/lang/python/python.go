@@ -18,7 +18,7 @@ var Language = language.Language{
 	Name: "python", Title: "Python", Aliases: []string{"py", "python3"},
 	Extensions: []string{".py"}, Interpreters: []string{"python"},
 	Source: "main.py", Mains: []string{"__main__.py", "main.py", "app.py"}, Indexes: []string{mainFile},
-	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test", "module"},
+	Toolchain: &description, Image: "sandbox-run/python", Options: []string{"forbid-imports", "test", "module", "check"},
 	FindEntry: findEntry, Inspect: inspect, Packages: packages, Plan: plan, Session: planSession, Imports: packagesDir,
 }
 
@@ -31,6 +31,12 @@ func plan(j *language.Job) error {
 		return err
 	}
 	program, bin := setUp(j)
+	if j.Request.Options.Check {
+		j.AddCheck("parsed, not run", append([]string{
+			j.Tool.Path, "-I", "-S", "-c", "import sys\nfor f in sys.argv[1:]: compile(open(f,'rb').read(), f, 'exec', dont_inherit=True)",
+		}, j.Sources()...)...)
+		return nil
+	}
 	module, from := moduleOf(j)
 	script, source := scriptOf(j), sourceDir(j)
 	isNamed := j.Request.Options.Module != "" || j.Request.Options.Test

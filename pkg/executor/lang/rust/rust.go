@@ -20,7 +20,7 @@ var Language = language.Language{
 	Extensions: []string{".rs"}, Projects: []string{"Cargo.toml"},
 	Source: "main.rs", Mains: []string{"main.rs", "src/main.rs"}, Directory: true,
 	Sample:    "fn main() {}\n",
-	Toolchain: &description, Image: "sandbox-run/rust", Options: []string{"release", "edition", "test"},
+	Toolchain: &description, Image: "sandbox-run/rust", Options: []string{"release", "edition", "test", "check"},
 	Limits:   sandbox.Limits{Memory: 128 * sandbox.MiB},
 	Test:     sandbox.Limits{Memory: 1 * sandbox.GiB}, // rustc compiles the tests of the documentation during the run
 	Compile:  sandbox.Limits{Wall: 2 * time.Minute},   // the crates of a project are compiled with it

@@ -22,7 +22,7 @@ var Language = language.Language{
 	Name: "shell", Title: "Shell", Aliases: []string{"bash", "sh", "zsh"},
 	Extensions: []string{".sh", ".bash", ".zsh"}, Interpreters: []string{"bash", "sh", "dash", "ash", "zsh"},
 	Source: "main.sh", Mains: []string{"main.sh", "run.sh", "main.bash", "main.zsh"},
-	Toolchain: &description, Image: "sandbox-run/polyglot", Options: []string{"commands"},
+	Toolchain: &description, Image: "sandbox-run/polyglot", Options: []string{"commands", "check"},
 	Inspect: findCommands,
 	Plan:    plan, Session: planSession,
 }
@@ -37,6 +37,10 @@ func plan(j *language.Job) error {
 	showCommands(j)
 	if j.Tool.Programs[which] != j.Tool.Path {
 		j.Plan.Version = "" // the version belongs to another shell; this one was not queried
+	}
+	if shell := j.Tool.Programs[which]; j.Request.Options.Check {
+		j.AddCheck("parsed, not run", append([]string{shell, "-c", `r=0; for f; do "$0" -n "$f" || r=1; done; exit $r`, shell}, j.Sources()...)...)
+		return nil
 	}
 	run := j.AddRun(j.Tool.Programs[which], j.Inside(j.Entry))
 	run.Suspect = func(stderr []byte) []string { return suspectFile(stderr, j.Dir) }

@@ -2,7 +2,10 @@ package typescript
 
 import (
 	"cmp"
+	"context"
+	"os"
 	"path"
+	"path/filepath"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/lang/javascript"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
@@ -21,7 +24,8 @@ var Language = language.Language{
 	},
 	Indexes:   []string{"index.ts", "index.tsx", "index.mts", "index.cts"},
 	Toolchain: &javascript.Node, Image: "sandbox-run/typescript", FindEntry: findEntry,
-	Working:  64 * sandbox.MiB, // 10 MiB were measured for a small program
+	Working: 64 * sandbox.MiB, // 10 MiB were measured for a small program
+	Options: []string{"check"}, Inspect: inspect,
 	Packages: javascript.Packages, Plan: plan, Session: javascript.PlanSession,
 }
 
@@ -49,12 +53,64 @@ func plan(j *language.Job) error {
 	dir := moduleDir(j, entry)
 	out := path.Join(dir, "main.mjs")
 	produces := []string{path.Join(dir, "*.mjs"), path.Join(dir, "*.mjs.map")}
+	if j.Request.Options.Check {
+		return addCheck(j, kit, entry, out)
+	}
 	compile := j.AddCompile(produces, kit, "typescript", "--entry", j.Inside(entry), "--out", out)
 	compile.Process.Warm = j.WarmKit(2)
 	args := append(append([]string{j.Tool.Path, "--enable-source-maps"}, javascript.HeapFlags(j)...), out)
 	run := j.AddRun(args...)
 	run.Process.Warm = javascript.WarmStart(j, len(args))
 	run.OutOfMemory = javascript.OutOfMemory
+	return nil
+}
+
+// compilerDir is the directory of this machine's TypeScript compiler in the sandbox, and compilerFile its main file.
+const (
+	compilerDir  = language.ToolDir + "/typescript"
+	compilerFile = "bin/tsc"
+)
+
+// inspect looks for the TypeScript compiler that npm has installed beside Node, for a check.
+func inspect(_ context.Context, j *language.Job) error {
+	if j.Request.Options.Check && j.Image == nil {
+		dir := filepath.Join(j.Tool.Home, "lib/node_modules/typescript")
+		if _, err := os.Stat(filepath.Join(dir, compilerFile)); err == nil {
+			j.Inspected = dir
+		}
+	}
+	return nil
+}
+
+// addCheck parses the program with the kit, and checks its types where there is a compiler: among the program's files, in its packages, or
+// on this machine.
+func addCheck(j *language.Job, kit, entry, out string) error {
+	compiler := ""
+	own := path.Join("node_modules/typescript", compilerFile)
+	switch dir, _ := j.Inspected.(string); {
+	case language.Find(j.Files, own) != nil:
+		compiler = j.Inside(own)
+	case javascript.HasPackage(j, "typescript"):
+		compiler = javascript.InLayer(own)
+	case dir != "":
+		j.Mount(dir, compilerDir)
+		compiler = path.Join(compilerDir, compilerFile)
+	}
+	what := "parsed, not type-checked: there is no TypeScript compiler (tsc) here"
+	if compiler != "" {
+		what = "type-checked, not run"
+	}
+	j.AddCheck(what, kit, "typescript", "--entry", j.Inside(entry), "--out", out)
+	if compiler == "" {
+		return nil
+	}
+	args := []string{j.Tool.Path, compiler, "--noEmit", "--pretty", "false"}
+	if language.Find(j.Files, "tsconfig.json") == nil {
+		args = append(args, "--strict", "--skipLibCheck", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext",
+			"--allowImportingTsExtensions", "--jsx", "preserve")
+		args = append(args, j.Sources()...)
+	}
+	j.AddCompile(nil, args...)
 	return nil
 }
 
