@@ -277,10 +277,15 @@ func driveSessions(a *agent) {
 
 	interrupted := make(chan answered, 1)
 	go func() {
-		got, _ := a.ask(t.Context(), "session_run", in(args{"code": "import time\nopen('begun', 'w').close()\ntime.sleep(1000)", "timeout": 900}))
+		got, _ := a.ask(t.Context(), "session_run", in(args{"code": "import time\nopen('begun', 'w').close()\ntime.sleep(1000)", "timeout": 100}))
 		interrupted <- got
 	}()
 	for end := time.Now().Add(patience); !strings.Contains(a.good("files_list", in(args{})).text, "begun"); time.Sleep(50 * time.Millisecond) {
+		select {
+		case got := <-interrupted:
+			t.Fatalf("the code has ended: %q", got.text)
+		default:
+		}
 		if time.Now().After(end) {
 			t.Fatal("the code does not begin")
 		}
