@@ -41,6 +41,7 @@ var commands = []subcommand{
 	{name: "image", short: "Fetch, make, list and remove images", by: full},
 	{name: "deps", short: "List, show and remove installed packages", by: full},
 	{name: "serve", short: "Serve the HTTP API", by: full},
+	{name: "mcp", short: "Serve an agent over the Model Context Protocol", by: full},
 	{name: "key", short: "Make, list and remove API keys of a server", by: full},
 	{name: "setup", short: "Install programs that backends need, such as Docker", by: full},
 	{name: "doctor", short: "Report what this machine can enforce", by: thinFull, make: (*Invocation).newDoctor},

@@ -131,7 +131,7 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc:   "go, rust, python, javascript, java: run the tests, even if there is a main.",
 		},
 		{
-			Name: "check", Value: &o.Check, Group: GroupLanguages, Usage: "compile or parse only; run nothing of the program",
+			Name: "check", Value: &o.Check, Group: GroupLanguages, Usage: "compile or parse only; run nothing",
 			Doc: "Compile or parse only; run nothing of the program. A note of the result says what was checked.",
 		},
 		{Name: "enable_assertions", Value: &o.EnableAssertions, Group: GroupLanguages, Usage: "java: execute assert statements",
