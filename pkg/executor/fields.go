@@ -192,6 +192,9 @@ func (p *Policy) Apply(s *sandbox.Spec) {
 // checkOptions refuses options that the language ignores: accepting a restriction that is not enforced is unsafe.
 func checkOptions(l *Language, o LanguageOptions) error {
 	for _, f := range Fields(&Policy{}, &o) {
+		if f.Name == "check" && f.IsSet() && !slices.Contains(l.Options, f.Flag()) {
+			return sandbox.Invalid(f.Flag(), "%s can not be checked without running it", l.Title)
+		}
 		if f.Group == GroupLanguages && f.IsSet() && !slices.Contains(l.Options, f.Flag()) {
 			return sandbox.Invalid(f.Flag(), "%s has no such option", l.Title)
 		}

@@ -60,7 +60,7 @@ func (s *Server) explainError(ctx context.Context, _ *mcp.CallToolRequest, in Ex
 	if err != nil {
 		return nil, err
 	}
-	return &Explanation{r.Diagnosis}, nil
+	return explanation(r.Diagnosis), nil
 }
 
 // explainText explains an error that the caller has.
@@ -78,7 +78,14 @@ func explainText(in *ExplainError) (*Explanation, error) {
 	if in.Name != "" && in.Code != "" {
 		f.Files = []string{in.Name}
 	}
-	return &Explanation{diagnose.Of(f)}, nil
+	return explanation(diagnose.Of(f)), nil
+}
+
+func explanation(d *diagnose.Diagnosis) *Explanation {
+	if d == nil {
+		return &Explanation{}
+	}
+	return &Explanation{inFields(d)}
 }
 
 // Nothing is the input of a tool without arguments.

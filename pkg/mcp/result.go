@@ -16,12 +16,13 @@ import (
 // level is how much of a result is shown.
 type level struct {
 	output, file int  // bytes of a stream, and of a file
+	trace        int  // bytes of standard error beside a diagnosis
 	details      bool // notes, frames, metrics
 }
 
 // levels are the levels by their names.
 var levels = map[string]level{
-	"": {4000, 4000, false}, "normal": {4000, 4000, false}, "brief": {600, 0, false}, "full": {60_000, 60_000, true},
+	"": {4000, 4000, 600, false}, "normal": {4000, 4000, 600, false}, "brief": {600, 0, 0, false}, "full": {60_000, 60_000, 60_000, true},
 }
 
 // Result is the result of a run, or of a cell of a session.
@@ -78,11 +79,11 @@ func viewOf(r *executor.Result, l level, handle string) *Result {
 		if !l.details {
 			d.Frames, d.Docs = nil, ""
 		}
-		v.Diagnosis = &d
+		v.Diagnosis = inFields(&d)
 	}
 	stderr := l.output
 	if v.Diagnosis != nil && !l.details { // the diagnosis has the essence of it
-		stderr = min(stderr, levels["brief"].output)
+		stderr = l.trace
 	}
 	v.Stdout, v.Stderr = excerptOf(&r.Stdout, l.output, handle, "stdout"), excerptOf(&r.Stderr, stderr, handle, "stderr")
 	for _, x := range r.Violations {
@@ -131,7 +132,7 @@ func (v *Result) content() []mcp.Content { return v.images }
 var flag = regexp.MustCompile(`--([a-z-]+)`)
 
 // fields are the fields of tools that have other names than the flags.
-var fields = map[string]string{"network-allow": "allow_hosts", "allow-host": "allow_hosts"}
+var fields = map[string]string{"allow": "allow_hosts", "deps": "packages"}
 
 // allowed replaces the flags of the command line by the fields of tools.
 func allowed(text string) string {
@@ -142,6 +143,16 @@ func allowed(text string) string {
 		}
 		return strings.ReplaceAll(name, "-", "_")
 	}))
+}
+
+// inFields returns a diagnosis that names the fields of tools.
+func inFields(d *diagnose.Diagnosis) *diagnose.Diagnosis {
+	c := *d
+	c.Cause, c.Suggestions = allowed(d.Cause), nil
+	for _, s := range d.Suggestions {
+		c.Suggestions = append(c.Suggestions, allowed(s))
+	}
+	return &c
 }
 
 // text is the result for a model: what happened, why, and then the output.
@@ -170,7 +181,11 @@ func (v *Result) text() string {
 		name string
 		of   *Excerpt
 	}{{"stdout", v.Stdout}, {"stderr", v.Stderr}} {
-		if s.of != nil {
+		switch {
+		case s.of == nil:
+		case s.of.Text == "":
+			fmt.Fprintf(&b, "%s: %d bytes, which get_output has\n", s.name, s.of.Bytes)
+		default:
 			fmt.Fprintf(&b, "%s:\n%s\n", s.name, strings.TrimSuffix(s.of.Text, "\n"))
 		}
 	}

@@ -47,6 +47,9 @@ func excerptOf(o *sandbox.Output, most int, handle, stream string) *Excerpt {
 	if o.Total == 0 {
 		return nil
 	}
+	if most == 0 {
+		return &Excerpt{Bytes: o.Total, Omitted: o.Total}
+	}
 	all := keptOutput{o}
 	if o.Dropped == 0 && o.Total <= uint64(most) {
 		return &Excerpt{Text: printable(string(o.Head) + string(o.Tail)), Bytes: o.Total}
