@@ -154,11 +154,14 @@ func (s *Server) keepWebhook(ctx context.Context, c record, run *wire.Run, docum
 
 // storeOutcome stores the record of a finished run.
 func (s *Server) storeOutcome(ctx context.Context, r *run, c record) {
-	if r.home.store != nil {
-		if err := r.home.store.finish(&c, r.journal, r.home.store.durable && !r.unsynced); err != nil {
+	write := func(sync bool) {
+		if err := r.home.store.finish(&c, r.journal, sync); err != nil {
 			// This server still knows the outcome. The record on disk says that the run was under way, so the next server reports it as lost.
 			s.log.ErrorContext(ctx, "result not stored", "run", c.ID, "error", err)
 		}
+	}
+	if r.home.store != nil && !r.unsynced {
+		write(r.home.store.durable)
 	}
 	r.mu.Lock()
 	r.record, r.position, r.request, r.stop = c, 0, nil, nil
@@ -168,6 +171,12 @@ func (s *Server) storeOutcome(ctx context.Context, r *run, c record) {
 	r.mu.Unlock()
 	close(r.over)
 	r.home.ended(r)
+	if r.home.store != nil && r.unsynced { // its client need not wait for the disk
+		write(false)
+		if r.home.get(r.owner, r.id) != r { // deleted meanwhile
+			r.home.store.forget(r.id)
+		}
+	}
 }
 
 // recordSize is the approximate size of a record.

@@ -56,14 +56,18 @@ var words = map[string][]any{
 	"verbosity": {"brief", "normal", "full"}, "encoding": {"text", "base64"}, "stream": {"stdout", "stderr"}, "network": {"none", "localhost", "full"},
 }
 
-// schemaOf returns the schema of a type, with the closed sets.
-func schemaOf[T any]() *jsonschema.Schema {
+// schemaOf returns the schema of a type, with the closed sets. It is encoded once: the library encodes a schema at every call.
+func schemaOf[T any]() json.RawMessage {
 	schema, err := jsonschema.For[T](nil)
 	if err != nil {
 		panic("mcp: " + err.Error()) // a type of this package
 	}
 	limit(schema)
-	return schema
+	text, err := json.Marshal(schema)
+	if err != nil {
+		panic("mcp: encode " + err.Error())
+	}
+	return text
 }
 
 func limit(schema *jsonschema.Schema) {

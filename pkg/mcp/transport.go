@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/sandbox-run/sandbox-run/pkg/api"
+	"github.com/sandbox-run/sandbox-run/pkg/api/wire"
 	"github.com/sandbox-run/sandbox-run/pkg/client"
 )
 
@@ -19,7 +21,8 @@ type inProcess struct{ handler http.Handler }
 
 var _ client.Transport = (*inProcess)(nil)
 
-// RoundTrip returns when the handler has begun its answer, or ctx has ended.
+// RoundTrip returns a document when the handler has written the whole of it. Of a file, which may be large, it returns the beginning; the
+// handler goes on while the file is read.
 func (t *inProcess) RoundTrip(ctx context.Context, r *client.Request) (*client.Response, error) {
 	own, cancel := context.WithCancelCause(context.Background())
 	unhook := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -35,6 +38,11 @@ func (t *inProcess) RoundTrip(ctx context.Context, r *client.Request) (*client.R
 	}
 	for name, value := range r.Header {
 		req.Header.Set(name, value)
+	}
+	if r.Header["Accept"] != wire.TypeBinary {
+		defer cancel(nil)
+		defer unhook()
+		return t.whole(req)
 	}
 	out, in := io.Pipe()
 	w := &pipeWriter{header: http.Header{}, begun: make(chan struct{}), body: in}
@@ -52,11 +60,51 @@ func (t *inProcess) RoundTrip(ctx context.Context, r *client.Request) (*client.R
 		_ = out.Close() // a handler that still writes ends
 		return nil, context.Cause(ctx)
 	}
+	return &client.Response{Status: w.status, Header: headerOf(w.sent), Body: &answerBody{out, cancel}}, nil
+}
+
+// whole runs a handler to its end.
+func (t *inProcess) whole(req *http.Request) (_ *client.Response, err error) {
+	w := &documentWriter{header: http.Header{}, status: http.StatusOK}
+	defer func() {
+		if recover() != nil {
+			err = errAborted
+		}
+	}()
+	t.handler.ServeHTTP(w, api.WithoutSync(req))
+	return &client.Response{Status: w.status, Header: headerOf(w.header), Body: io.NopCloser(&w.body)}, nil
+}
+
+// errAborted is the error of an answer that its handler aborted by a panic; the server has logged the other panics.
+var errAborted = errors.New("the answer was aborted")
+
+func headerOf(h http.Header) client.Header {
 	header := client.Header{}
-	for name, values := range w.sent {
+	for name, values := range h {
 		header[strings.ToLower(name)] = strings.Join(values, ", ")
 	}
-	return &client.Response{Status: w.status, Header: header, Body: &answerBody{out, cancel}}, nil
+	return header
+}
+
+// documentWriter is the answer of a handler in memory.
+type documentWriter struct {
+	header http.Header
+	begun  bool
+	status int
+	body   bytes.Buffer
+}
+
+func (w *documentWriter) Header() http.Header { return w.header }
+
+func (w *documentWriter) WriteHeader(status int) {
+	if !w.begun {
+		w.begun, w.status = true, status
+	}
+}
+
+func (w *documentWriter) Write(b []byte) (int, error) {
+	w.begun = true
+	return w.body.Write(b)
 }
 
 // Dial is not needed: no tool uses a WebSocket.
@@ -78,7 +126,7 @@ func (b *answerBody) Close() error {
 	return b.PipeReader.Close()
 }
 
-// pipeWriter is the answer of a handler.
+// pipeWriter is the answer of a handler that is read while it is written.
 type pipeWriter struct {
 	header http.Header
 	body   *io.PipeWriter
@@ -105,11 +153,11 @@ func (w *pipeWriter) Write(b []byte) (int, error) {
 // Flush does nothing: the pipe has no buffer.
 func (w *pipeWriter) Flush() { w.WriteHeader(http.StatusOK) }
 
-// end ends the answer. A handler panics to abort an answer; the server has logged every other panic.
+// end ends the answer.
 func (w *pipeWriter) end(cause any) {
 	if cause != nil {
 		w.WriteHeader(http.StatusInternalServerError)
-		_ = w.body.CloseWithError(errors.New("the answer was aborted"))
+		_ = w.body.CloseWithError(errAborted)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
