@@ -283,7 +283,10 @@ for (const file of process.argv.slice(1)) {
   for (const goal of goals) {
     try { parsers[goal](text, file); wrong = undefined; break } catch (e) { wrong = e }
   }
-  if (wrong) { console.error(wrong.stack); process.exitCode = 1 }
+  if (!wrong) continue;
+  const said = String(wrong.stack).split("\n    at ")[0]; // without the frames of this script
+  console.error(said.includes(file) ? said : file + "\n\n" + said);
+  process.exitCode = 1;
 }`
 
 // suspectFile reads the beginning of a trace: the file, and how Node parsed it. Traces name modules by URLs.
