@@ -235,7 +235,8 @@ func TestHelp(t *testing.T) {
 		"session-files": {"session", "files", "-h"}, "session-cp": {"session", "cp", "-h"}, "session-fork": {"help", "session", "fork"},
 		"session-interrupt": {"session", "interrupt", "-h"}, "session-restart": {"session", "restart", "-h"},
 		"session-close": {"session", "close", "-h"},
-		"serve":         {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"},
+		"mcp":           {"mcp", "-h"}, "mcp-config": {"mcp", "config", "-h"},
+		"serve": {"serve", "-h"}, "key": {"key", "-h"}, "key-create": {"key", "create", "-h"}, "key-list": {"key", "list", "-h"},
 		"key-show": {"key", "show", "-h"}, "key-rotate": {"key", "rotate", "-h"}, "key-rm": {"help", "key", "rm"},
 	} {
 		t.Run(name, func(t *testing.T) {
