@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -329,5 +330,14 @@ func TestMCPOverStreams(t *testing.T) {
 				t.Errorf("%v, %v", left, err)
 			}
 		})
+	}
+}
+
+// The official TypeScript SDK speaks two revisions with the server.
+func TestMCPTypeScript(t *testing.T) {
+	s := startObserved(t, func(o *operator.Settings) { o.Listen = append(o.Listen, "127.0.0.1:0") })
+	url := "http://" + regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(s.log.String()) + "/mcp"
+	for _, revision := range []string{"2025-11-25", "2025-03-26"} {
+		testenv.RunTypeScriptAgent(t, revision, s.token, url)
 	}
 }

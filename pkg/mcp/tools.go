@@ -62,6 +62,7 @@ func schemaOf[T any]() json.RawMessage {
 	if err != nil {
 		panic("mcp: " + err.Error()) // a type of this package
 	}
+	schema.Type, schema.Types = "object", nil // of a pointer, the type is object or null, which clients refuse
 	limit(schema)
 	text, err := json.Marshal(schema)
 	if err != nil {
