@@ -63,3 +63,4 @@ assert.equal(got.structuredContent.verdict, "cancelled");
 
 await client.close();
 console.log("done");
+process.exit(0); // connections that are kept alive would delay the end
