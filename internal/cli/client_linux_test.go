@@ -136,6 +136,30 @@ func TestClientMethods(t *testing.T) {
 				t.Errorf("%+v, then %+v", first, again)
 			}
 		},
+		"Wait": func(t *testing.T) {
+			info, err := c.Start(t.Context(), shell("sleep 0.2; echo done"), "")
+			must(t, err)
+			info, err = c.Wait(t.Context(), info.ID, time.Minute)
+			must(t, err)
+			if r, err := wire.DecodeResult(info.Result); err != nil || string(r.Stdout.Bytes()) != "done\n" {
+				t.Errorf("%v, %+v", err, info)
+			}
+		},
+		"Cell": func(t *testing.T) {
+			s, err := c.Sessions().Create(t.Context(), &wire.Session{Run: wire.Run{Language: "shell"}})
+			must(t, err)
+			defer s.Close()
+			_, err = s.Execute(t.Context(), session.Cell{Code: "echo done"})
+			must(t, err)
+			info, err := c.Cell(t.Context(), s.ID(), "1")
+			must(t, err)
+			if r, err := wire.DecodeResult(info.Result); err != nil || string(r.Stdout.Bytes()) != "done\n" {
+				t.Errorf("%v, %+v", err, info)
+			}
+			if _, err := c.Cell(t.Context(), s.ID(), "2"); !errors.Is(err, session.ErrNotFound) {
+				t.Error(err)
+			}
+		},
 		"Get": func(t *testing.T) {
 			info, err := c.Start(t.Context(), shell("echo done"), "")
 			must(t, err)
