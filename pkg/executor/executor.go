@@ -174,7 +174,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	j := &job{req: req, Job: language.Job{
 		Request: language.Request{
 			Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry,
-			Args: req.Args, Env: req.Env, Options: req.Options, Inputs: req.Inputs,
+			Args: req.Args, Env: req.Env, Options: req.Options, Tests: req.Tests, Inputs: req.Inputs,
 		},
 		Files: append([]File(nil), req.Files...), HostDir: req.HostDir, Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
 	}}
