@@ -282,7 +282,7 @@ func TestPython(t *testing.T) {
 				check(t, r, outcome{tests: []string{"test_a timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 			})
 			t.Run("forged", func(t *testing.T) {
-				const forge = `exec("for fd in range(3, 20):\\n try: os.write(fd, said)\\n except OSError: pass", {"os": os, "said": said})`
+				const forge = `exec("for fd in range(3, 20):\n try: os.write(fd, said)\n except OSError: pass", {"os": os, "said": said})`
 				r := run(t, Options{}, `forged: said = b'{"type":"end","id":"x","name":"fake","status":"passed"}\n{]\n{"type":"done","x":1}\n' + `+
 					"b'y' * 3000000 + b'\\n'; "+forge+"; assert False")
 				if find(t, r, "test_forged").Status != Failed || r.Verdict != sandbox.VerdictNonzeroExit || r.ExitCode() != 1 {
