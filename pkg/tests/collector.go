@@ -108,6 +108,14 @@ func (c *collector) end(id string, t Test, message string) {
 	c.emit(EventEnded, r.Test)
 }
 
+// drop forgets a test that has started: it is a group of tests, or is not selected.
+func (c *collector) drop(id string) {
+	if r := c.running[id]; r != nil {
+		delete(c.running, id)
+		r.Status = dropped
+	}
+}
+
 func (c *collector) keep(b *textBuffer) (text string, truncated bool) {
 	text, truncated = b.text()
 	if c.totalText+len(text) > maxTotalText {

@@ -41,6 +41,28 @@ var Frameworks = []Framework{
 		Name: "unittest", Language: "python", Looked: "test*.py with unittest.TestCase", Live: true,
 		found: func(f *language.File, base string) bool { return isPythonTest(f, base) && mentions(f, "unittest") },
 	},
+	{
+		Name: "node", Language: "javascript", Looked: "*.test.js, test-*.js, test.js, and files in test", Live: true,
+		found: func(f *language.File, base string) bool { return isNodeTest(f.Path, base) },
+	},
+	{
+		Name: "cargo test", Language: "rust", Looked: "Cargo.toml", Live: true,
+		found: func(_ *language.File, base string) bool { return base == "Cargo.toml" },
+	},
+	{
+		Name: "bats", Language: "shell", Looked: "*.bats", Live: true,
+		found: func(_ *language.File, base string) bool { return strings.HasSuffix(base, ".bats") },
+	},
+}
+
+// isNodeTest reports whether Node's test runner takes a file.
+func isNodeTest(p, base string) bool {
+	name, ext := strings.TrimSuffix(base, path.Ext(base)), path.Ext(base)
+	if ext != ".js" && ext != ".mjs" && ext != ".cjs" {
+		return false
+	}
+	return name == "test" || strings.HasPrefix(name, "test-") || strings.HasSuffix(name, ".test") || strings.HasSuffix(name, "-test") ||
+		strings.HasSuffix(name, "_test") || strings.HasPrefix(p, "test/") || strings.Contains(p, "/test/")
 }
 
 func isPythonTest(_ *language.File, base string) bool {

@@ -20,20 +20,36 @@ type parser interface {
 
 // newParser returns the parser of a form.
 func newParser(form string, c *collector) (parser, error) {
-	line := map[string]func([]byte){
-		language.ReportRecords: (&recordParser{c}).line, language.ReportGo: (&goParser{c: c}).line,
-	}[form]
-	if line != nil {
-		return &lineParser{lines{to: line, dropped: func() { c.ignored++ }}}, nil
+	var to lineReader
+	switch form {
+	case language.ReportRecords:
+		to = &recordParser{c}
+	case language.ReportGo:
+		to = &goParser{c: c}
+	case language.ReportLibtest:
+		to = &libtestParser{c: c}
+	case language.ReportTAP:
+		to = &tapParser{c: c, begun: map[string]string{}}
+	default:
+		return nil, fmt.Errorf("there is no parser of reports in the form %q", form)
 	}
-	return nil, fmt.Errorf("there is no parser of reports in the form %q", form)
+	return &lineParser{lines{to: to.line, dropped: func() { c.ignored++ }}, to}, nil
 }
 
-type lineParser struct{ lines }
+// lineReader reads a report line by line.
+type lineReader interface{ line(line []byte) }
+
+type lineParser struct {
+	lines
+	to lineReader
+}
 
 func (p *lineParser) close() {
 	if len(p.part) > 0 {
 		p.flush()
+	}
+	if c, ok := p.to.(interface{ close() }); ok {
+		c.close()
 	}
 }
 
@@ -41,6 +57,7 @@ func (p *lineParser) close() {
 //
 //	{"type":"start","id":"tests/test_a.py::test_x","name":"test_x","suite":"","file":"tests/test_a.py","line":3}
 //	{"type":"end","id":"tests/test_a.py::test_x","status":"passed","duration":0.01,"message":"","output":""}
+//	{"type":"drop","id":"tests/test_a.py::test_x"}     (a group, or a test that is not selected)
 //	{"type":"missing","name":"pytest"}
 //	{"type":"done"}
 type recordParser struct{ c *collector }
@@ -74,6 +91,8 @@ func (p *recordParser) line(line []byte) {
 		p.c.start(r.ID, t)
 	case r.Type == "end" && r.ID != "" && isStatus(r.Status):
 		p.c.end(r.ID, t, r.Message)
+	case r.Type == "drop" && r.ID != "":
+		p.c.drop(r.ID)
 	case r.Type == "missing":
 		p.c.missing = cutName(r.Name)
 	case r.Type == "done":

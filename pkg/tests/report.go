@@ -17,6 +17,7 @@ const (
 	Errored  Status = "error"   // beside the test's own checks: a file that can not be loaded, a fixture, a process that ended
 	TimedOut Status = "timeout" // it took longer than Options.Timeout
 	running  Status = "running"
+	dropped  Status = "" // no test
 )
 
 // Failed reports whether a test with this status fails the run.

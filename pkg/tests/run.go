@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -298,9 +299,10 @@ func (r *reading) finish(req *executor.Request, result *executor.Result, limit t
 	default:
 		c.endAll(limit, "the run was ended while the test ran")
 	}
-	if result.Phase != executor.PhaseRun {
+	if result.Phase != executor.PhaseRun || r.stopped != "" {
 		c.complete = false
 	}
+	c.tests = slices.DeleteFunc(c.tests, func(t *Test) bool { return t.Status == dropped })
 	out := &Result{Result: result, Framework: r.framework, Tests: c.tests, Summary: count(c.tests), Complete: c.complete, Stopped: r.stopped}
 	if c.ignored > 0 {
 		result.Notes = append(result.Notes, fmt.Sprintf("%d lines of the report of %s are not understood", c.ignored, r.framework))

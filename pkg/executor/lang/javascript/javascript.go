@@ -184,6 +184,13 @@ func addTests(j *language.Job) error {
 		return sandbox.Errorf(sandbox.ErrUnsupported, "test", "Node 18 or newer", "Node %s has no test runner", j.Tool.Version)
 	}
 	args := append(append([]string{j.Tool.Path}, HeapFlags(j)...), "--test")
+	if j.Request.Tests != nil {
+		flags, err := reportTests(j)
+		if err != nil {
+			return err
+		}
+		args = append(args, flags...)
+	}
 	run := j.AddRun(args...)
 	run.Process.Workdir = j.Dir
 	run.OutOfMemory = OutOfMemory
@@ -193,6 +200,9 @@ func addTests(j *language.Job) error {
 	}
 	if entry != "" && path.Clean(entry) != "." { // options come before file names
 		run.Process.Args = append(run.Process.Args, path.Clean(entry))
+	}
+	if j.Request.Tests != nil {
+		run.SendReport()
 	}
 	return nil
 }
