@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/tests/report"
 )
 
 // Bounds of what is kept of a report.
@@ -15,29 +18,15 @@ const (
 	maxName      = 1000     // bytes of a name, of a path
 	maxTestText  = 64 << 10 // bytes of one test's output, and of its message
 	maxTotalText = 32 << 20 // of all tests
+	maxSeconds   = 1e9      // of a duration
 	maxRunning   = 10_000   // tests that run at the same time
 )
-
-// EventKind is the type of an Event.
-type EventKind string
-
-// The kinds of events.
-const (
-	EventStarted EventKind = "test_started"
-	EventEnded   EventKind = "test"
-)
-
-// Event reports that a test has started or ended.
-type Event struct {
-	Kind EventKind `json:"kind"`
-	Test *Test     `json:"test"`
-}
 
 // collector keeps the tests of one report. Parsers call its methods in the order of the report.
 type collector struct {
 	tests   []*Test
 	running map[string]*runningTest // by id
-	on      func(Event)
+	on      func(kind sandbox.EventKind, t *Test)
 	now     func() time.Time
 
 	complete  bool
@@ -52,14 +41,14 @@ type runningTest struct {
 	output textBuffer
 }
 
-func newCollector(on func(Event)) *collector {
+func newCollector(on func(kind sandbox.EventKind, t *Test)) *collector {
 	return &collector{running: map[string]*runningTest{}, on: on, now: time.Now}
 }
 
-func (c *collector) emit(kind EventKind, t *Test) {
+func (c *collector) emit(kind sandbox.EventKind, t *Test) {
 	if c.on != nil {
 		copied := *t
-		c.on(Event{kind, &copied})
+		c.on(kind, &copied)
 	}
 }
 
@@ -72,11 +61,11 @@ func (c *collector) start(id string, t Test) *runningTest {
 		c.ignored++
 		return nil
 	}
-	t.id, t.Name, t.Suite, t.File = cutName(id), cutName(t.Name), cutName(t.Suite), cutName(t.File)
-	t.Status = running
+	t.ID, t.Name, t.Suite, t.File = cutName(id), cutName(t.Name), cutName(t.Suite), cutName(t.File)
+	t.Status = report.Running
 	r := &runningTest{Test: &t, since: c.now()}
 	c.tests, c.running[id] = append(c.tests, r.Test), r
-	c.emit(EventStarted, r.Test)
+	c.emit(report.EventStarted, r.Test)
 	return r
 }
 
@@ -89,8 +78,11 @@ func (c *collector) end(id string, t Test, message string) {
 		}
 	}
 	delete(c.running, id)
-	r.trace = t.trace
-	r.Status, r.Duration = t.Status, max(0, t.Duration)
+	r.Trace = t.Trace
+	r.Status, r.Duration = t.Status, 0
+	if t.Duration > 0 && t.Duration < maxSeconds { // no infinity, and no NaN: JSON has neither
+		r.Duration = t.Duration
+	}
 	if r.File == "" {
 		r.File, r.Line = cutName(t.File), max(0, t.Line)
 	}
@@ -105,7 +97,7 @@ func (c *collector) end(id string, t Test, message string) {
 	case r.Status == Skipped:
 		r.Reason = message
 	}
-	c.emit(EventEnded, r.Test)
+	c.emit(report.EventEnded, r.Test)
 }
 
 // drop forgets a test that has started: it is a group of tests, or is not selected.
@@ -136,7 +128,7 @@ func (c *collector) endAll(limit time.Duration, message string) {
 		if limit > 0 && !r.since.IsZero() && c.now().Sub(r.since) >= limit {
 			t.Status, why = TimedOut, timeoutMessage(limit)
 		}
-		c.end(r.id, t, why)
+		c.end(r.ID, t, why)
 	}
 }
 
@@ -145,7 +137,7 @@ func timeoutMessage(limit time.Duration) string { return "the test took longer t
 // overdue returns the tests that run at least that long, in the order of their starts.
 func (c *collector) overdue(limit time.Duration) (list []*runningTest) {
 	for _, t := range c.tests {
-		if r := c.running[t.id]; r != nil && r.Test == t && (limit == 0 || !r.since.IsZero() && c.now().Sub(r.since) >= limit) {
+		if r := c.running[t.ID]; r != nil && r.Test == t && (limit == 0 || !r.since.IsZero() && c.now().Sub(r.since) >= limit) {
 			list = append(list, r)
 		}
 	}

@@ -46,7 +46,7 @@ func (p *goParser) line(line []byte) {
 // last is the test that has just ended: the testing package prints why it failed after its result.
 func (p *goParser) last() *Test {
 	for i := len(p.c.tests) - 1; i >= max(0, len(p.c.tests)-maxRunning); i-- {
-		if p.c.tests[i].id == p.current {
+		if p.c.tests[i].ID == p.current {
 			return p.c.tests[i]
 		}
 	}

@@ -116,7 +116,7 @@ func (p *libtestParser) test(r *libtestRecord) {
 		panicked, _, _ = strings.Cut("thread '"+panicked, "\nstack backtrace:")
 		panicked, _, _ = strings.Cut(panicked, "\nnote: run with `RUST_BACKTRACE")
 		message = panicked
-		t.trace = r.Stdout
+		t.Trace = r.Stdout
 	}
 	if m := rustPanic.FindStringSubmatch(message); m != nil {
 		t.File = m[1]

@@ -9,8 +9,6 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 )
 
-func marshal(v any) ([]byte, error) { return json.Marshal(v) }
-
 // parser reads a report while it is written. What it does not understand it counts as ignored.
 type parser interface {
 	write(data []byte)
@@ -84,7 +82,7 @@ func (p *recordParser) line(line []byte) {
 	}
 	t := Test{Name: r.Name, Suite: r.Suite, File: r.File, Line: max(0, r.Line), Duration: r.Duration, Output: r.Output, Status: r.Status}
 	if len(r.Trace) <= 2*maxTestText {
-		t.trace = r.Trace
+		t.Trace = r.Trace
 	}
 	switch {
 	case r.Type == "start" && r.ID != "":

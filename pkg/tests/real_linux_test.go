@@ -16,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox/native"
+	"github.com/sandbox-run/sandbox-run/pkg/tests/report"
 	"github.com/sandbox-run/sandbox-run/pkg/toolchain"
 )
 
@@ -86,7 +87,7 @@ func runProject(t *testing.T, e *executor.Executor, p project, o Options) *Resul
 	return r
 }
 
-func tryProject(ctx context.Context, e *executor.Executor, p project, o Options, on func(Event)) (*Result, error) {
+func tryProject(ctx context.Context, e *executor.Executor, p project, o Options, on func(sandbox.EventKind, *Test)) (*Result, error) {
 	req := p.request()
 	if err := Prepare(&req, &o); err != nil {
 		return nil, err
@@ -380,8 +381,8 @@ func TestMany(t *testing.T) {
 	for range 2 {
 		group.Go(func() {
 			started, ended := 0, 0
-			r, err := tryProject(t.Context(), e, p, Options{}, func(ev Event) {
-				if ev.Kind == EventStarted {
+			r, err := tryProject(t.Context(), e, p, Options{}, func(kind sandbox.EventKind, _ *Test) {
+				if kind == report.EventStarted {
 					started++
 				} else {
 					ended++

@@ -3,6 +3,7 @@ package tests
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/tests/report"
 )
 
 // Options select and repeat tests.
@@ -73,9 +75,21 @@ func Prepare(req *executor.Request, o *Options) error {
 // errStopped is the cause of a run that is ended before its end.
 var errStopped = errors.New("the tests were stopped")
 
-// Run runs the tests of a prepared request, and calls on with each test that starts or ends. req.OnEvent gets the events of the run, except
-// the report. The error is that of Execute.
-func Run(ctx context.Context, e Engine, req executor.Request, o Options, on func(Event)) (*Result, error) {
+// Run runs the tests of a prepared request. req.OnEvent gets the events of the run, except the report, and an event for each test that starts
+// or ends, whose Content is the Test; they are numbered anew, through all attempts. on, which may be nil, gets each Test alone. The error is
+// that of Execute.
+func Run(ctx context.Context, e Engine, req executor.Request, o Options, on func(kind sandbox.EventKind, t *Test)) (*Result, error) {
+	if to := req.OnEvent; to != nil {
+		n := &numbering{to: to}
+		req.OnEvent = n.event
+		show := on
+		on = func(kind sandbox.EventKind, t *Test) {
+			n.test(kind, t)
+			if show != nil {
+				show(kind, t)
+			}
+		}
+	}
 	var all *Result
 	for range max(1, o.Repeat) {
 		one, err := attempt(ctx, e, req, on)
@@ -88,7 +102,7 @@ func Run(ctx context.Context, e Engine, req executor.Request, o Options, on func
 			again.Tests = &tests
 			for _, t := range one.Tests {
 				if t.Status.Failed() {
-					tests.Names = append(tests.Names, t.id)
+					tests.Names = append(tests.Names, t.ID)
 				}
 			}
 			second, err := attempt(ctx, e, again, on)
@@ -101,8 +115,31 @@ func Run(ctx context.Context, e Engine, req executor.Request, o Options, on func
 			break
 		}
 	}
-	all.Summary = count(all.Tests)
+	all.Summary = report.Count(all.Tests)
 	return all, nil
+}
+
+// numbering numbers the events of several runs, and of tests, as those of one run.
+type numbering struct {
+	mu   sync.Mutex
+	last uint64
+	to   func(sandbox.Event)
+}
+
+func (n *numbering) event(ev sandbox.Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last++
+	ev.Seq = n.last
+	n.to(ev)
+}
+
+func (n *numbering) test(kind sandbox.EventKind, t *Test) {
+	content, err := json.Marshal(t)
+	if err != nil {
+		return // a number that JSON does not have, of a forged report
+	}
+	n.event(sandbox.Event{Time: time.Now(), Kind: kind, Phase: executor.PhaseRun, Content: content})
 }
 
 // closing closes the result of an earlier attempt.
@@ -122,10 +159,10 @@ func canRerun(r *Result) bool {
 func rerun(first, second *Result) *Result {
 	byID := map[string]*Test{}
 	for _, t := range second.Tests {
-		byID[t.id] = t
+		byID[t.ID] = t
 	}
 	for i, t := range first.Tests {
-		again := byID[t.id]
+		again := byID[t.ID]
 		if again == nil || !t.Status.Failed() {
 			continue
 		}
@@ -135,7 +172,7 @@ func rerun(first, second *Result) *Result {
 	}
 	second.Tests = first.Tests
 	first.Close()
-	second.Summary = count(second.Tests)
+	second.Summary = report.Count(second.Tests)
 	return second
 }
 
@@ -146,15 +183,15 @@ func merge(all, one *Result) *Result {
 	}
 	byID := map[string]*Test{}
 	for _, t := range one.Tests {
-		byID[t.id] = t
+		byID[t.ID] = t
 	}
 	merged := all.Tests
 	for i, t := range merged {
-		again := byID[t.id]
+		again := byID[t.ID]
 		if again == nil {
 			continue
 		}
-		delete(byID, t.id)
+		delete(byID, t.ID)
 		if len(t.Attempts) == 0 {
 			t.Attempts = []Status{t.Status}
 		}
@@ -170,7 +207,7 @@ func merge(all, one *Result) *Result {
 		merged[i].Attempts, merged[i].Flaky = attempts, flaky
 	}
 	for _, t := range one.Tests {
-		if byID[t.id] == t {
+		if byID[t.ID] == t {
 			merged = append(merged, t)
 		}
 	}
@@ -194,17 +231,17 @@ type reading struct {
 }
 
 // attempt runs the tests once.
-func attempt(ctx context.Context, e Engine, req executor.Request, on func(Event)) (*Result, error) {
+func attempt(ctx context.Context, e Engine, req executor.Request, on func(sandbox.EventKind, *Test)) (*Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &reading{}
 	limit := req.Tests.Timeout
 	failFast := req.Tests.FailFast
-	r.collector = newCollector(func(ev Event) {
+	r.collector = newCollector(func(kind sandbox.EventKind, t *Test) {
 		if on != nil {
-			on(ev)
+			on(kind, t)
 		}
-		if failFast && ev.Kind == EventEnded && ev.Test.Status.Failed() && r.stopped == "" {
+		if failFast && kind == report.EventEnded && t.Status.Failed() && r.stopped == "" {
 			r.stopped = StoppedFailFast
 			cancel(errStopped)
 		}
@@ -303,7 +340,9 @@ func (r *reading) finish(req *executor.Request, result *executor.Result, limit t
 		c.complete = false
 	}
 	c.tests = slices.DeleteFunc(c.tests, func(t *Test) bool { return t.Status == dropped })
-	out := &Result{Result: result, Framework: r.framework, Tests: c.tests, Summary: count(c.tests), Complete: c.complete, Stopped: r.stopped}
+	out := &Result{result, report.Report{
+		Framework: r.framework, Complete: c.complete, Stopped: r.stopped, Source: report.SourceProgram, Summary: report.Count(c.tests), Tests: c.tests,
+	}}
 	if c.ignored > 0 {
 		result.Notes = append(result.Notes, fmt.Sprintf("%d lines of the report of %s are not understood", c.ignored, r.framework))
 	}
@@ -403,7 +442,7 @@ func explain(req *executor.Request, r *Result) {
 		if n++; n > maxExplained {
 			continue
 		}
-		text := cmp.Or(t.trace, t.Failure.Message)
+		text := cmp.Or(t.Trace, t.Failure.Message)
 		if r.Framework == "go test" {
 			text = t.Output
 		}

@@ -51,7 +51,7 @@ const runError = "the run of the tests"
 
 // runFailure explains a run that failed, although no test says so; "" if the tests say it.
 func runFailure(r *Result) string {
-	if r.Success() || r.failed() > 0 {
+	if r.Success() || r.Summary.FailedTests() > 0 {
 		return ""
 	}
 	switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/executor"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/tests"
+	"github.com/sandbox-run/sandbox-run/pkg/tests/report"
 )
 
 // testPrinter prints tests while they run, and the result at the end. Names and messages are untrusted: it escapes them.
@@ -23,8 +24,9 @@ type testPrinter struct {
 	wait    *cli.Progress // on a terminal; nil: none
 	paint   cli.Palette
 	stop    context.CancelCauseFunc
-	done    tests.Summary
+	done    report.Summary
 	failed  error
+	last    uint64 // number of the last event
 }
 
 func (c *commands) newTestPrinter(verbose bool) *testPrinter {
@@ -58,6 +60,7 @@ func (p *testPrinter) write(text string) {
 func (p *testPrinter) output(ev sandbox.Event) {
 	switch {
 	case p.c.Format() == cli.FormatNDJSON:
+		p.last = ev.Seq
 		p.writeJSON(ev.Document())
 	case p.c.Format() != cli.FormatText:
 	case ev.Kind == sandbox.EventPhase && ev.Phase == executor.PhaseCompile:
@@ -80,27 +83,24 @@ func (p *testPrinter) writeJSON(v any) {
 }
 
 // test prints a test that starts or ends.
-func (p *testPrinter) test(ev tests.Event) {
-	switch {
-	case p.c.Format() == cli.FormatNDJSON:
-		p.writeJSON(ev)
+func (p *testPrinter) test(kind sandbox.EventKind, t *tests.Test) {
+	if p.c.Format() != cli.FormatText {
 		return
-	case p.c.Format() != cli.FormatText:
-		return
-	case ev.Kind == tests.EventStarted:
-		p.wait.Start(fmt.Sprintf("%d passed, %d failed; %s", p.done.Passed, p.done.Failed, testName(ev.Test)))
+	}
+	if kind == report.EventStarted {
+		p.wait.Start(fmt.Sprintf("%d passed, %d failed; %s", p.done.Passed, p.done.Failed, testName(t)))
 		return
 	}
 	p.wait.End()
-	if ev.Test.Status.Failed() {
+	if t.Status.Failed() {
 		p.done.Failed++
 	} else {
 		p.done.Passed++
 	}
-	if ev.Test.Status == tests.Passed && !p.verbose && !cli.IsTerminal(p.c.Std.Out) {
+	if t.Status == tests.Passed && !p.verbose && !cli.IsTerminal(p.c.Std.Out) {
 		return
 	}
-	p.write(p.line(ev.Test) + "\n")
+	p.write(p.line(t) + "\n")
 }
 
 func testName(t *tests.Test) string {
@@ -135,9 +135,11 @@ func (p *testPrinter) conclude(r *tests.Result) error {
 			p.failed = p.c.WriteJSON(r)
 		case cli.FormatNDJSON:
 			p.writeJSON(struct {
+				Seq    uint64            `json:"seq"`
+				Time   time.Time         `json:"time"`
 				Kind   sandbox.EventKind `json:"kind"`
 				Result *tests.Result     `json:"result"`
-			}{executor.EventResult, r})
+			}{p.last + 1, time.Now(), executor.EventResult, r})
 		case formatJUnit:
 			p.failed = tests.WriteJUnit(p.c.Std.Out, r)
 		case formatTAP:
@@ -181,7 +183,7 @@ func (p *testPrinter) text(r *tests.Result) string {
 	if !r.Success() {
 		result = p.paint.Red("failed")
 	}
-	fmt.Fprintf(&b, "%s: %d tests of %s: %d passed, %d failed", result, s.Total, r.Framework, s.Passed, s.Failed+s.Errors+s.Timeouts)
+	fmt.Fprintf(&b, "%s: %d tests of %s: %d passed, %d failed", result, s.Total, r.Framework, s.Passed, s.FailedTests())
 	if s.Skipped > 0 {
 		fmt.Fprintf(&b, ", %d skipped", s.Skipped)
 	}
@@ -207,7 +209,7 @@ func whyNot(r *tests.Result) string {
 		return "no tests were run"
 	case !r.Complete:
 		return "the framework did not report its end"
-	case r.Verdict == sandbox.VerdictNonzeroExit && r.Summary.Failed+r.Summary.Errors+r.Summary.Timeouts == 0:
+	case r.Verdict == sandbox.VerdictNonzeroExit && r.Summary.FailedTests() == 0:
 		return fmt.Sprintf("the framework ended with exit code %d", r.Exit.Code)
 	}
 	return ""
