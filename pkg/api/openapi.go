@@ -220,9 +220,15 @@ type resultSchema struct {
 	Error    *executor.Failure      `json:"error,omitempty" doc:"Of a program that failed: why, if that can be said."`
 }
 
-// testsSchema is the result of tests as JSON.
-type testsSchema struct {
-	resultSchema
+// testsResultSchema is the result of tests as JSON.
+type testsResultSchema struct {
+	sandbox.Document
+	Language string                 `json:"language"`
+	Version  string                 `json:"language_version"`
+	Phases   []executor.PhaseResult `json:"phases"`
+	Files    []executor.OutputFile  `json:"files"`
+	Deps     *executor.Deps         `json:"deps,omitempty"`
+	Error    *executor.Failure      `json:"error,omitempty" doc:"Of a run that failed: why, if that can be said."`
 	report.Report
 }
 

@@ -92,7 +92,7 @@ func (s *Server) table() []route {
 			answers: map[string]*huma.Response{"200": {
 				Description: "The result of the run, with its tests; or the events as they happen, by Accept.",
 				Content: map[string]*huma.MediaType{
-					wire.TypeJSON: {Schema: schema(reflect.TypeFor[testsSchema]())}, wire.TypeNDJSON: {Schema: schema(reflect.TypeFor[eventSchema]())},
+					wire.TypeJSON: {Schema: schema(reflect.TypeFor[testsResultSchema]())}, wire.TypeNDJSON: {Schema: schema(reflect.TypeFor[eventSchema]())},
 					wire.TypeSSE: {Schema: text},
 				}, Headers: whole.Headers,
 			}}, handle: s.tests,

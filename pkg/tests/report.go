@@ -12,7 +12,7 @@ import (
 type (
 	Test    = report.Test
 	Status  = report.Status
-	Failure = report.Failure
+	Failure = report.TestFailure
 )
 
 // The statuses.

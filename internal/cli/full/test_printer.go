@@ -24,7 +24,7 @@ type testPrinter struct {
 	wait    *cli.Progress // on a terminal; nil: none
 	paint   cli.Palette
 	stop    context.CancelCauseFunc
-	done    report.Summary
+	done    report.TestSummary
 	failed  error
 	last    uint64 // number of the last event
 }

@@ -41,31 +41,31 @@ func (s Status) Failed() bool { return s == Failed || s == Errored || s == Timed
 
 // Test is a test and its result, as the program reports it. Its JSON names are stable.
 type Test struct {
-	Name      string   `json:"name"`
-	Suite     string   `json:"suite,omitempty" doc:"Package, class or binary of the test."`
-	File      string   `json:"file,omitempty" doc:"Path relative to the project."`
-	Line      int      `json:"line,omitempty"`
-	Status    Status   `json:"status" enum:"passed,failed,skipped,error,timeout"`
-	Duration  float64  `json:"duration" doc:"Seconds."`
-	Output    string   `json:"output,omitempty" doc:"What the test printed, where the framework says which test printed it."`
-	Truncated bool     `json:"output_truncated,omitempty"`
-	Reason    string   `json:"reason,omitempty" doc:"Why it was skipped."`
-	Failure   *Failure `json:"failure,omitempty" nullable:"false"`
-	Flaky     bool     `json:"flaky,omitempty" doc:"Its attempts have different statuses."`
-	Attempts  []Status `json:"attempts,omitempty" nullable:"false" doc:"Statuses of several attempts, in order."`
+	Name      string       `json:"name"`
+	Suite     string       `json:"suite,omitempty" doc:"Package, class or binary of the test."`
+	File      string       `json:"file,omitempty" doc:"Path relative to the project."`
+	Line      int          `json:"line,omitempty"`
+	Status    Status       `json:"status" enum:"passed,failed,skipped,error,timeout"`
+	Duration  float64      `json:"duration" doc:"Seconds."`
+	Output    string       `json:"output,omitempty" doc:"What the test printed, where the framework says which test printed it."`
+	Truncated bool         `json:"output_truncated,omitempty"`
+	Reason    string       `json:"reason,omitempty" doc:"Why it was skipped."`
+	Failure   *TestFailure `json:"failure,omitempty" nullable:"false"`
+	Flaky     bool         `json:"flaky,omitempty" doc:"Its attempts have different statuses."`
+	Attempts  []Status     `json:"attempts,omitempty" nullable:"false" doc:"Statuses of several attempts, in order."`
 
 	ID    string `json:"-"` // unique among the tests that run at the same time
 	Trace string `json:"-"` // what explains a failure, if it is neither the message nor the output
 }
 
-// Failure is why a test failed.
-type Failure struct {
+// TestFailure is why a test failed.
+type TestFailure struct {
 	Message   string              `json:"message"`
 	Diagnosis *diagnose.Diagnosis `json:"diagnosis,omitempty"`
 }
 
-// Summary counts tests by status.
-type Summary struct {
+// TestSummary counts tests by status.
+type TestSummary struct {
 	Total    int `json:"total"`
 	Passed   int `json:"passed"`
 	Failed   int `json:"failed"`
@@ -77,12 +77,12 @@ type Summary struct {
 
 // Report is what a project's tests have done, beside the result of their run.
 type Report struct {
-	Framework string  `json:"framework"`
-	Complete  bool    `json:"complete" doc:"The framework has reported its end."`
-	Stopped   string  `json:"stopped,omitempty" enum:"fail_fast,timeout" doc:"Why the run was ended before all tests were run."`
-	Source    string  `json:"tests_source" enum:"program" doc:"Who says what tests have done: the program itself, which can forge it."`
-	Summary   Summary `json:"summary"`
-	Tests     []*Test `json:"tests" nullable:"false"`
+	Framework string      `json:"framework"`
+	Complete  bool        `json:"complete" doc:"The framework has reported its end."`
+	Stopped   string      `json:"stopped,omitempty" enum:"fail_fast,timeout" doc:"Why the run was ended before all tests were run."`
+	Source    string      `json:"tests_source" enum:"program" doc:"Who says what tests have done: the program itself, which can forge it."`
+	Summary   TestSummary `json:"summary"`
+	Tests     []*Test     `json:"tests" nullable:"false"`
 }
 
 // SourceProgram is the value of Report.Source.
@@ -95,10 +95,10 @@ const (
 )
 
 // FailedTests returns how many tests have failed.
-func (s *Summary) FailedTests() int { return s.Failed + s.Errors + s.Timeouts }
+func (s *TestSummary) FailedTests() int { return s.Failed + s.Errors + s.Timeouts }
 
 // Count counts tests.
-func Count(list []*Test) (s Summary) {
+func Count(list []*Test) (s TestSummary) {
 	for _, t := range list {
 		s.Total++
 		switch t.Status {
