@@ -23,7 +23,7 @@ var OtherVariables = []string{
 // variables by this list. TestVariables of package full compares it with the commands.
 const FullFlags = " all allow-backend allow-env allow-image allow-origin allow-packages allow-publish allow-runtime allow-volume" +
 	" allow-workspaces allow-writable-root allow-writable-volumes base burst concurrency config dir disk-floor door" +
-	" drain-timeout fail-fast filter forbid-network framework force host idle insecure insecure-http keep keep-runs keep-size key key-id keys" +
+	" drain-timeout fail-fast filter forbid-network force framework host idle insecure insecure-http keep keep-runs keep-size key key-id keys" +
 	" kind language lifetime lines listen log-level max-body max-compile-memory max-compile-timeout max-connections" +
 	" max-cpu-time max-cpus max-disk max-inodes max-installations max-layers-size max-memory max-net-bytes max-net-connections" +
 	" max-net-rate max-network max-network-allow max-network-deny max-network-dns max-network-registries" +
