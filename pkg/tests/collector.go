@@ -37,6 +37,7 @@ type collector struct {
 
 type runningTest struct {
 	*Test
+	number int       // of its start
 	since  time.Time // zero: it waits for its turn
 	output textBuffer
 }
@@ -54,6 +55,7 @@ func (c *collector) emit(kind sandbox.EventKind, t *Test) {
 
 // start begins a test. id is unique among the tests that run.
 func (c *collector) start(id string, t Test) *runningTest {
+	id = cutName(id)
 	if r := c.running[id]; r != nil {
 		return r
 	}
@@ -61,16 +63,20 @@ func (c *collector) start(id string, t Test) *runningTest {
 		c.ignored++
 		return nil
 	}
-	t.ID, t.Name, t.Suite, t.File = cutName(id), cutName(t.Name), cutName(t.Suite), cutName(t.File)
+	t.ID, t.Name, t.Suite, t.File = id, cutName(t.Name), cutName(t.Suite), cutName(t.File)
 	t.Status = report.Running
-	r := &runningTest{Test: &t, since: c.now()}
+	r := &runningTest{Test: &t, number: len(c.tests), since: c.now()}
 	c.tests, c.running[id] = append(c.tests, r.Test), r
 	c.emit(report.EventStarted, r.Test)
 	return r
 }
 
+// get returns a test that runs; nil: there is none.
+func (c *collector) get(id string) *runningTest { return c.running[cutName(id)] }
+
 // end ends a test. It begins one that has not begun.
 func (c *collector) end(id string, t Test, message string) {
+	id = cutName(id)
 	r := c.running[id]
 	if r == nil {
 		if r = c.start(id, t); r == nil {
@@ -102,8 +108,8 @@ func (c *collector) end(id string, t Test, message string) {
 
 // drop forgets a test that has started: it is a group of tests, or is not selected.
 func (c *collector) drop(id string) {
-	if r := c.running[id]; r != nil {
-		delete(c.running, id)
+	if r := c.get(id); r != nil {
+		delete(c.running, r.ID)
 		r.Status = dropped
 	}
 }
@@ -136,11 +142,12 @@ func timeoutMessage(limit time.Duration) string { return "the test took longer t
 
 // overdue returns the tests that run at least that long, in the order of their starts.
 func (c *collector) overdue(limit time.Duration) (list []*runningTest) {
-	for _, t := range c.tests {
-		if r := c.running[t.ID]; r != nil && r.Test == t && (limit == 0 || !r.since.IsZero() && c.now().Sub(r.since) >= limit) {
+	for _, r := range c.running {
+		if limit == 0 || !r.since.IsZero() && c.now().Sub(r.since) >= limit {
 			list = append(list, r)
 		}
 	}
+	slices.SortFunc(list, func(a, b *runningTest) int { return a.number - b.number })
 	return list
 }
 

@@ -24,6 +24,8 @@ type goParser struct {
 	suite   string
 	dir     string
 	current string // id of the test whose lines follow
+	ended   *Test  // the last one that has ended
+	more    []byte // what was printed since then
 }
 
 const goMark = 0x16
@@ -32,10 +34,10 @@ func (p *goParser) line(line []byte) {
 	// A test that prints a part of a line leaves the mark behind it.
 	text, said, marked := bytes.Cut(line, []byte{goMark})
 	if len(text) > 0 || !marked {
-		if r := p.c.running[p.current]; r != nil {
+		if r := p.c.get(p.current); r != nil {
 			r.output.add(string(text) + "\n")
-		} else if t := p.last(); t != nil {
-			p.after(t, string(text)+"\n")
+		} else if p.ended != nil && p.ended.ID == cutName(p.current) {
+			p.after(text) // the testing package prints why a test failed after its result
 		}
 	}
 	if marked {
@@ -43,23 +45,23 @@ func (p *goParser) line(line []byte) {
 	}
 }
 
-// last is the test that has just ended: the testing package prints why it failed after its result.
-func (p *goParser) last() *Test {
-	for i := len(p.c.tests) - 1; i >= max(0, len(p.c.tests)-maxRunning); i-- {
-		if p.c.tests[i].ID == p.current {
-			return p.c.tests[i]
-		}
+// after keeps a line behind the result of a test that failed.
+func (p *goParser) after(line []byte) {
+	if p.ended.Failure != nil && len(p.more)+len(line) < maxTestText {
+		p.more = append(append(p.more, line...), '\n')
 	}
-	return nil
 }
 
-func (p *goParser) after(t *Test, text string) {
-	if t.Failure == nil || len(t.Output)+len(text) > maxTestText || p.c.totalText+len(text) > maxTotalText {
-		return
+// closeEnded adds the lines behind the result of the last test to its output.
+func (p *goParser) closeEnded() {
+	if t := p.ended; t != nil && len(p.more) > 0 && p.c.totalText+len(p.more) <= maxTotalText {
+		p.c.totalText += len(p.more)
+		t.Output += strings.ToValidUTF8(string(p.more), "\uFFFD")
 	}
-	p.c.totalText += len(text)
-	t.Output += strings.ToValidUTF8(text, "\uFFFD")
+	p.ended, p.more = nil, nil
 }
+
+func (p *goParser) close() { p.closeEnded() }
 
 func (p *goParser) id(name string) string { return p.suite + " " + name }
 
@@ -93,7 +95,7 @@ func (p *goParser) marked(said string) {
 	case "RUN":
 		p.c.start(id, p.test(name))
 	case "PAUSE", "CONT":
-		if r := p.c.running[id]; r != nil {
+		if r := p.c.get(id); r != nil {
 			r.since = time.Time{}
 			if verb == "CONT" {
 				r.since = p.c.now()
@@ -125,12 +127,19 @@ func (p *goParser) result(said string) {
 	t := p.test(name)
 	t.Status, t.Duration = status, seconds
 	message := ""
-	if r := p.c.running[p.id(name)]; r != nil && status != Passed {
+	r := p.c.get(p.id(name))
+	if r == nil {
+		if r = p.c.start(p.id(name), t); r == nil {
+			return
+		}
+	}
+	if status != Passed {
 		out, _ := r.output.text()
 		message = goMessage(out)
 	}
 	p.c.end(p.id(name), t, message)
-	p.current = p.id(name)
+	p.closeEnded()
+	p.current, p.ended = p.id(name), r.Test
 }
 
 // endPackage ends the tests of a program that has ended before it reported their results.

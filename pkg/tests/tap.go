@@ -115,7 +115,7 @@ func (p *tapParser) report() {
 	if m := tapPlace.FindStringSubmatch(message); m != nil {
 		t.Line, _ = strconv.Atoi(m[2])
 	}
-	if r := p.c.running[p.id(t.Name)]; r != nil {
+	if r := p.c.get(p.id(t.Name)); r != nil {
 		r.Line = t.Line
 	}
 	p.c.end(p.id(t.Name), t, message)
