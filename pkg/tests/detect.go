@@ -42,6 +42,14 @@ var Frameworks = []Framework{
 		found: func(f *language.File, base string) bool { return isPythonTest(f, base) && mentions(f, "unittest") },
 	},
 	{
+		Name: "jest", Language: "javascript", Looked: "jest.config.* or jest in package.json", Live: true,
+		found: func(f *language.File, base string) bool { return namesPackage(f, base, "jest") },
+	},
+	{
+		Name: "vitest", Language: "javascript", Looked: "vitest.config.* or vitest in package.json", Live: true,
+		found: func(f *language.File, base string) bool { return namesPackage(f, base, "vitest") },
+	},
+	{
 		Name: "node", Language: "javascript", Looked: "*.test.js, test-*.js, test.js, and files in test", Live: true,
 		found: func(f *language.File, base string) bool { return isNodeTest(f.Path, base) },
 	},
@@ -53,6 +61,11 @@ var Frameworks = []Framework{
 		Name: "bats", Language: "shell", Looked: "*.bats", Live: true,
 		found: func(_ *language.File, base string) bool { return strings.HasSuffix(base, ".bats") },
 	},
+}
+
+// namesPackage reports whether a file is the configuration of a framework, or a package.json that names it.
+func namesPackage(f *language.File, base, name string) bool {
+	return strings.HasPrefix(base, name+".config.") || base == "package.json" && mentions(f, `"`+name+`"`)
 }
 
 // isNodeTest reports whether Node's test runner takes a file.

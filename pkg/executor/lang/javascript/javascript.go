@@ -180,6 +180,11 @@ func addStart(j *language.Job) error {
 // addTests adds the run of Node's test runner: of all tests that it finds, or of those of the entry. The runner passes the flags of the
 // heap on to the processes in which it runs the files.
 func addTests(j *language.Job) error {
+	if asked := j.Request.Tests; asked != nil {
+		if r, ok := packageRunners[asked.Framework]; ok {
+			return addPackageTests(j, &r)
+		}
+	}
 	if !isAtLeast(j, [2]int{18, 0}) {
 		return sandbox.Errorf(sandbox.ErrUnsupported, "test", "Node 18 or newer", "Node %s has no test runner", j.Tool.Version)
 	}

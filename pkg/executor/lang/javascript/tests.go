@@ -1,7 +1,8 @@
 package javascript
 
 import (
-	_ "embed"
+	"embed"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,68 @@ var (
 	//go:embed tests/exit.cjs
 	exitHook []byte
 )
+
+// packageRunner is a test framework that is a package of the project.
+type packageRunner struct {
+	file         string // that is started, below node_modules
+	reporter     string
+	args         []string // before those of the request
+	filter, bail string   // flags
+}
+
+//go:embed tests/jest.cjs tests/vitest.mjs
+var packageReporters embed.FS
+
+var packageRunners = map[string]packageRunner{
+	"jest": {"jest/bin/jest.js", "jest.cjs", []string{"--ci", "--watchman=false", "--testLocationInResults", "--reporters="}, "--testNamePattern=",
+		"--bail"},
+	"vitest": {"vitest/vitest.mjs", "vitest.mjs", []string{"run", "--reporter="}, "--testNamePattern=", "--bail=1"},
+}
+
+// addPackageTests adds the run of a framework that is a package of the project, of its directory or of a layer.
+func addPackageTests(j *language.Job, r *packageRunner) error {
+	asked := j.Request.Tests
+	j.Plan.Framework, j.Plan.Report = asked.Framework, language.ReportRecords
+	start := j.Inside("node_modules/" + r.file)
+	if language.Find(j.Files, "node_modules/"+r.file) == nil {
+		start = path.Join(modulesAt, r.file)
+		if j.Layer == nil {
+			p, err := Packages(j)
+			if err != nil {
+				return err
+			}
+			if p == nil { // otherwise the program is planned again when they are installed
+				return sandbox.Errorf(sandbox.ErrInvalid, "test", "--install, or npm install", "%s is not in node_modules of the project",
+					asked.Framework)
+			}
+		}
+	}
+	text, err := packageReporters.ReadFile("tests/" + r.reporter)
+	if err != nil {
+		return err
+	}
+	reporter, err := j.AddReporter(r.reporter, text)
+	if err != nil {
+		return err
+	}
+	args := append(append([]string{j.Tool.Path}, HeapFlags(j)...), start)
+	args = append(args, r.args...)
+	args[len(args)-1] += reporter
+	if asked.FailFast {
+		args = append(args, r.bail)
+	}
+	if asked.Filter != "" {
+		args = append(args, r.filter+asked.Filter)
+	}
+	if len(asked.Names) > 0 {
+		args = append(args, r.filter+selectFullNames(asked.Names))
+	}
+	run := j.AddRun(args...)
+	run.Process.Workdir = j.Dir
+	run.OutOfMemory = OutOfMemory
+	run.SendReport()
+	return nil
+}
 
 // reportTests returns the flags with which Node's test runner writes a report, and runs the tests that the request selects.
 func reportTests(j *language.Job) ([]string, error) {
@@ -52,4 +115,14 @@ func selectTests(ids []string) string {
 	}
 	slices.Sort(names)
 	return "/^(" + strings.Join(slices.Compact(names), "|") + ")$/"
+}
+
+// selectFullNames returns the pattern of the names of tests, each behind the names of its groups.
+func selectFullNames(ids []string) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		_, name, _ := strings.Cut(id, " > ")
+		names[i] = regexp.QuoteMeta(strings.ReplaceAll(name, " > ", " "))
+	}
+	return "^(" + strings.Join(names, "|") + ")$"
 }
