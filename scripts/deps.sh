@@ -20,6 +20,7 @@ test,test-all,bench  | python3    | a program to run in the sandbox             
 test,test-all,bench  | python3-pandas     | modules that take long to load          | /usr/bin/python3 -c 'import pandas'
 test,test-all        | python3-matplotlib | modules that take long to load          | /usr/bin/python3 -c 'import matplotlib'
 test,test-all,bench  | python3-pytest | a test framework                           | /usr/bin/python3 -m pytest --version
+test,test-all        | junit5     | a test framework                               | test -e /usr/share/java/junit-platform-console.jar
 test,test-all        | bats       | a test framework                               | bats --version
 test,test-all,bench  | nodejs     | node, for JavaScript and TypeScript            | node --version
 test,test-all,bench  | python3-pip | installs packages of Python                   | /usr/bin/python3 -m pip --version

@@ -58,6 +58,12 @@ var Frameworks = []Framework{
 		found: func(_ *language.File, base string) bool { return base == "Cargo.toml" },
 	},
 	{
+		Name: "junit", Language: "java", Looked: "*.java with @Test",
+		found: func(f *language.File, base string) bool {
+			return strings.HasSuffix(base, ".java") && mentions(f, "@Test")
+		},
+	},
+	{
 		Name: "bats", Language: "shell", Looked: "*.bats", Live: true,
 		found: func(_ *language.File, base string) bool { return strings.HasSuffix(base, ".bats") },
 	},

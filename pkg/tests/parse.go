@@ -28,6 +28,8 @@ func newParser(form string, c *collector) (parser, error) {
 		to = &libtestParser{c: c}
 	case language.ReportTAP:
 		to = &tapParser{c: c, begun: map[string]string{}}
+	case language.ReportJUnit:
+		return &junitParser{c: c}, nil
 	default:
 		return nil, fmt.Errorf("there is no parser of reports in the form %q", form)
 	}

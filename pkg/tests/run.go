@@ -62,6 +62,12 @@ func Prepare(req *executor.Request, o *Options) error {
 	if err != nil {
 		return err
 	}
+	for name, asked := range map[string]bool{"timeout": o.TestTimeout > 0, "fail-fast": o.FailFast} {
+		if asked && !w.Live {
+			return sandbox.Errorf(sandbox.ErrInvalid, name, "--run-timeout, the limit of the whole run",
+				"%s reports tests at its end, so that a run can not be ended at one of them", w.Name)
+		}
+	}
 	if req.Language == "" {
 		req.Language = w.Language
 	}

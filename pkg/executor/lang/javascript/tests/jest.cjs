@@ -36,8 +36,11 @@ module.exports = class {
   }
 
   onTestCaseResult(test, result) {
-    if (filtered && result.status === 'pending') return;
     const at = this.place(test, result);
+    if (filtered && result.status === 'pending') {
+      send('drop', { id: at.id });
+      return;
+    }
     const ids = this.ended.get(at.file) ?? new Set();
     this.ended.set(at.file, ids.add(at.id));
     const message = cut((result.failureMessages ?? []).join('\n'));

@@ -46,7 +46,10 @@ export default class {
   }
 
   end(task, state, errors, duration) {
-    if (filtered && !statuses[state]) return;
+    if (filtered && !statuses[state]) {
+      send('drop', { id: this.place(task).id });
+      return;
+    }
     const at = this.place(task);
     if (this.ended.has(at.id)) return;
     this.ended.add(at.id);
