@@ -51,6 +51,7 @@ var measures = []rowGroup{
 	{"network", (*environment).network},
 	{"packages", (*environment).packages},
 	{"sessions", (*environment).sessions},
+	{"tests", (*environment).tests},
 	{"bare", (*environment).bare},
 }
 
