@@ -30,7 +30,7 @@ func (o *ProjectOptions) AddTo(cmd *cobra.Command, c *Invocation, own func(*pfla
 	FlagGroups{
 		{"What is run", func(fs *pflag.FlagSet) {
 			own(fs)
-			pickFlags(fs, r.addCodeFlags, "lang", "exclude", "include", "no-cache")
+			pickFlags(fs, r.addCodeFlags, "exclude", "include", "no-cache")
 		}},
 		{string(executor.GroupLimits), func(fs *pflag.FlagSet) {
 			limits := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -67,9 +67,6 @@ const projectTimeout = 10 * time.Minute
 func (o *ProjectOptions) Read(c *Invocation, flags *pflag.FlagSet, dir string, args []string) error {
 	r := &o.run
 	if err := r.boxOptions.complete(c, flags); err != nil {
-		return err
-	}
-	if err := CheckNotEmpty(flags, "lang"); err != nil {
 		return err
 	}
 	var err error

@@ -68,9 +68,10 @@ func Prepare(req *executor.Request, o *Options) error {
 				"%s reports tests at its end, so that a run can not be ended at one of them", w.Name)
 		}
 	}
-	if req.Language == "" {
-		req.Language = w.Language
+	if req.Language != "" && req.Language != w.Language {
+		return sandbox.Invalid("lang", "%s is a framework of %s, and not of %s; leave it out", w.Name, w.Language, req.Language)
 	}
+	req.Language = w.Language
 	req.Options.Test, req.Policy.MergeOutput = true, false
 	req.Tests = &language.Tests{
 		Framework: w.Name, Filter: o.Filter, FailFast: o.FailFast, Timeout: o.TestTimeout,
@@ -233,6 +234,7 @@ type reading struct {
 	parser    parser
 	framework string
 	stopped   string
+	over      bool  // later events are those of a run that was cancelled
 	failed    error // of the plan
 }
 
@@ -268,7 +270,7 @@ func attempt(ctx context.Context, e Engine, req executor.Request, on func(sandbo
 		if ev.Kind == sandbox.EventStdout && ev.Phase == executor.PhaseRun {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if r.parser != nil {
+			if r.parser != nil && !r.over {
 				r.parser.write(ev.Data)
 			}
 			return
@@ -333,6 +335,7 @@ func (r *reading) watch(ctx context.Context, limit time.Duration, cancel context
 // finish ends the report and makes the result of it. The caller holds mu.
 func (r *reading) finish(req *executor.Request, result *executor.Result, limit time.Duration) *Result {
 	c := r.collector
+	r.over = true
 	if r.parser != nil {
 		r.parser.close()
 	}

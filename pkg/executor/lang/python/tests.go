@@ -32,7 +32,8 @@ func addTests(j *language.Job, program string) error {
 	}
 	args := []string{program, "-m", runner}
 	if asked != nil {
-		asked.Framework = runner
+		chosen := *asked
+		chosen.Framework, j.Request.Tests = runner, &chosen
 		j.Plan.Framework, j.Plan.Report = runner, language.ReportRecords
 		file, err := j.AddReporter("reporter.py", reporter)
 		if err != nil {
