@@ -12,11 +12,11 @@ import (
 	"github.com/sandbox-run/sandbox-run/internal/linux/removal"
 )
 
-// The tests of a project: each computes for about five milliseconds.
+// The tests of a project: each computes for some milliseconds, as tests do that have something to test.
 const (
 	projectTests = 200
 	testBody     = "    def test_%03d(self):\n        self.assertGreater(sum(i * i for i in range(%d)), 0)\n"
-	testLoops    = 200_000
+	testLoops    = 100_000
 )
 
 // tests compares the tests of a project with the same runner without a sandbox. Both sides may use both processors.
