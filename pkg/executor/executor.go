@@ -220,7 +220,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 			return nil, err
 		}
 	}
-	if err := checkOptions(j.Language, req.Options); err != nil {
+	asked := req.Options
+	asked.Test = asked.Test && req.Tests == nil // the framework is known, and its language: bats is no option of shells
+	if err := checkOptions(j.Language, asked); err != nil {
 		return nil, err
 	}
 	if req.session {

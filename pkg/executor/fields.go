@@ -127,8 +127,8 @@ func Fields(p *Policy, o *LanguageOptions) []Field {
 			Doc: "rust: year of the edition."},
 		{
 			Name: "test", Value: &o.Test, Group: GroupLanguages,
-			Usage: "go, rust, python, javascript, java, shell: run the tests, even if there is a main",
-			Doc:   "go, rust, python, javascript, java, shell: run the tests, even if there is a main.",
+			Usage: "go, rust, python, javascript, java: run the tests, even if there is a main",
+			Doc:   "go, rust, python, javascript, java: run the tests, even if there is a main.",
 		},
 		{Name: "enable_assertions", Value: &o.EnableAssertions, Group: GroupLanguages, Usage: "java: execute assert statements",
 			Doc: "java: execute assert statements."},

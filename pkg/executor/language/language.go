@@ -114,7 +114,7 @@ type Options struct {
 	ForbidImports    []string // python: refuse a program whose syntax tree imports these
 	Release          bool     // rust: optimise
 	Edition          string   // rust
-	Test             bool     // go, rust, python, javascript, java, shell: run the tests even if there is a main
+	Test             bool     // go, rust, python, javascript, java: run the tests even if there is a main
 	EnableAssertions bool     // java: execute assert statements
 	Module           string   // python: run this module, as python -m does
 	Setup            []string // sql, postgres: files to run first

@@ -22,7 +22,7 @@ var Language = language.Language{
 	Name: "shell", Title: "Shell", Aliases: []string{"bash", "sh", "zsh"},
 	Extensions: []string{".sh", ".bash", ".zsh"}, Interpreters: []string{"bash", "sh", "dash", "ash", "zsh"},
 	Source: "main.sh", Mains: []string{"main.sh", "run.sh", "main.bash", "main.zsh"},
-	Toolchain: &description, Image: "sandbox-run/polyglot", Options: []string{"commands", "test"},
+	Toolchain: &description, Image: "sandbox-run/polyglot", Options: []string{"commands"},
 	Inspect: findCommands,
 	Plan:    plan, Session: planSession,
 }
@@ -30,7 +30,7 @@ var Language = language.Language{
 // plan runs a script with its shell: that of the request, else that of the first line, else that of the extension. Files with the
 // extension .sh run with bash if it is installed, because most are written for it.
 func plan(j *language.Job) error {
-	if j.Request.Options.Test {
+	if j.Request.Tests != nil {
 		return addTests(j)
 	}
 	which, err := whichShell(j)
