@@ -49,7 +49,7 @@ func TestNode(t *testing.T) {
 		}
 	})
 	t.Run("hanging", func(t *testing.T) {
-		r := run(t, Options{TestTimeout: time.Second}, "a.test.js", good+"test('hang', () => new Promise((r) => setTimeout(r, 1e6)));\n")
+		r := run(t, Options{TestTimeout: 3 * time.Second}, "a.test.js", good+"test('hang', () => new Promise((r) => setTimeout(r, 1e6)));\n")
 		check(t, r, outcome{tests: []string{"good passed", "hang timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 	})
 	t.Run("forged", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestCargo(t *testing.T) {
 	})
 	t.Run("hanging", func(t *testing.T) {
 		r := runProject(t, e, project{"Cargo.toml": manifest, "src/lib.rs": lib("4", good+"#[test] fn hang() { loop { std::thread::park(); } }\n")},
-			Options{TestTimeout: time.Second})
+			Options{TestTimeout: 3 * time.Second})
 		check(t, r, outcome{tests: []string{"t::good passed", "t::hang timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 	})
 	t.Run("selected", func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestBats(t *testing.T) {
 		}
 	})
 	t.Run("hanging", func(t *testing.T) {
-		r := run(t, Options{TestTimeout: time.Second}, good+"@test \"hang\" { sleep 1000; }\n")
+		r := run(t, Options{TestTimeout: 3 * time.Second}, good+"@test \"hang\" { sleep 1000; }\n")
 		check(t, r, outcome{tests: []string{"good one passed", "hang timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 	})
 	t.Run("forged", func(t *testing.T) {

@@ -97,7 +97,7 @@ func TestPackages(t *testing.T) {
 			}
 		})
 		t.Run(framework+"/hanging", func(t *testing.T) {
-			r := run(t, Options{TestTimeout: time.Second}, "a.test.js", good+"test('hang', () => new Promise(() => setTimeout(() => {}, 1e6)), 1e6);\n")
+			r := run(t, Options{TestTimeout: 3 * time.Second}, "a.test.js", good+"test('hang', () => new Promise(() => setTimeout(() => {}, 1e6)), 1e6);\n")
 			if h := find(t, r, "hang"); h.Status != TimedOut || r.ExitCode() != 1 {
 				t.Errorf("%q, verdict %s", statuses(r), r.Verdict)
 			}

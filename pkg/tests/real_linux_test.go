@@ -187,7 +187,7 @@ func TestGo(t *testing.T) {
 	})
 	t.Run("hanging", func(t *testing.T) {
 		r := runProject(t, e, project{"go.mod": goMod, "calc.go": goCode, "calc_test.go": goFile(good+"func TestHang(t *testing.T) { select {} }\n"+
-			"func TestMore(t *testing.T) { time.Sleep(time.Hour) }\n", "time")}, Options{TestTimeout: 2 * time.Second})
+			"func TestMore(t *testing.T) { time.Sleep(time.Hour) }\n", "time")}, Options{TestTimeout: 3 * time.Second})
 		check(t, r, outcome{tests: []string{"TestGood passed", "TestHang timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 	})
 	t.Run("forged", func(t *testing.T) {
@@ -277,9 +277,9 @@ func TestPython(t *testing.T) {
 				}
 			})
 			t.Run("hanging", func(t *testing.T) {
-				r := run(t, Options{TestTimeout: time.Second}, "a: time.sleep(1000)", "b: pass")
+				r := run(t, Options{TestTimeout: 3 * time.Second}, "a: time.sleep(1000)", "b: pass")
 				check(t, r, outcome{tests: []string{"test_a timeout", "test_b passed"}, code: 1, complete: true})
-				r = run(t, Options{TestTimeout: time.Second}, "a: import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [14]); time.sleep(1000)", "b: pass")
+				r = run(t, Options{TestTimeout: 3 * time.Second}, "a: import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [14]); time.sleep(1000)", "b: pass")
 				check(t, r, outcome{tests: []string{"test_a timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 			})
 			t.Run("forged", func(t *testing.T) {
