@@ -19,6 +19,9 @@ test,test-all,bench  | e2fsprogs  | mkfs.ext4, for the disk-backed scratch      
 test,test-all,bench  | python3    | a program to run in the sandbox                | test -x /usr/bin/python3
 test,test-all,bench  | python3-pandas     | modules that take long to load          | /usr/bin/python3 -c 'import pandas'
 test,test-all        | python3-matplotlib | modules that take long to load          | /usr/bin/python3 -c 'import matplotlib'
+test,test-all,bench  | python3-pytest | a test framework                           | /usr/bin/python3 -m pytest --version
+test,test-all        | junit5     | a test framework                               | test -e /usr/share/java/junit-platform-console.jar
+test,test-all        | bats       | a test framework                               | bats --version
 test,test-all,bench  | nodejs     | node, for JavaScript and TypeScript            | node --version
 test,test-all,bench  | python3-pip | installs packages of Python                   | /usr/bin/python3 -m pip --version
 test,test-all,bench  | npm        | installs packages of JavaScript                | npm --version

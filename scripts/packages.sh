@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 module=$(go list -m)
 system=(
-	pkg/executor pkg/session pkg/sandbox/native internal/cli pkg/sandbox/docker pkg/image/build pkg/image pkg/sandbox/oci pkg/template
+	pkg/executor pkg/session pkg/tests pkg/sandbox/native internal/cli pkg/sandbox/docker pkg/image/build pkg/image pkg/sandbox/oci pkg/template
 	pkg/executor/kit pkg/executor/kit/sqlite pkg/executor/kit/typescript pkg/toolchain internal/serve internal/bench/cmd internal/linux/seccomp
 	pkg/sandbox/process
 )

@@ -23,13 +23,13 @@ var OtherVariables = []string{
 // variables by this list. TestVariables of package full compares it with the commands.
 const FullFlags = " all allow-backend allow-env allow-image allow-origin allow-packages allow-publish allow-runtime allow-volume" +
 	" allow-workspaces allow-writable-root allow-writable-volumes base burst concurrency config dir disk-floor door" +
-	" drain-timeout forbid-network force host idle insecure insecure-http keep keep-runs keep-size key key-id keys" +
+	" drain-timeout fail-fast filter forbid-network force framework host idle insecure insecure-http keep keep-runs keep-size key key-id keys" +
 	" kind language lifetime lines listen log-level max-body max-compile-memory max-compile-timeout max-connections" +
 	" max-cpu-time max-cpus max-disk max-inodes max-installations max-layers-size max-memory max-net-bytes max-net-connections" +
 	" max-net-rate max-network max-network-allow max-network-deny max-network-dns max-network-registries" +
 	" max-open-files max-output-limit max-packages-size max-pids max-sessions max-timeout max-workspaces max-workspaces-size" +
 	" mirror name no-warm older older-than output overlap platform promise-cpus promise-memory queue" +
-	" queue-per-key queue-wait rate registries replay request require-keys result session-idle session-lifetime" +
+	" queue-per-key queue-wait rate registries repeat replay request require-keys rerun-failed result run-timeout session-idle session-lifetime" +
 	" session-queue sessions-per-key share-compiled since spill-size suite tag tls-cert tls-key until user verbose" +
 	" verdict warm warm-cpus warm-memory warm-per-key webhook-host webhooks yes "
 

@@ -119,6 +119,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return s.answer(w, r, kind, j)
+}
+
+// answer runs a job, and sends its result or its events.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, kind string, j *job) error {
 	ctx, a, err := s.registerRun(r.Context())
 	if err != nil {
 		return err
@@ -128,7 +133,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	in := attach(j)
 	defer in.close()
 	w.Header().Set(wire.HeaderRunID, j.ID)
-	if way == WayStream {
+	if j.Way == WayStream {
 		return s.runStream(ctx, w, kind, j, a)
 	}
 	f := s.runJob(ctx, j)

@@ -18,6 +18,7 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/session"
 	"github.com/sandbox-run/sandbox-run/pkg/session/protocol"
+	"github.com/sandbox-run/sandbox-run/pkg/tests/report"
 )
 
 // newDocument returns the OpenAPI document without operations. huma derives its schemas from Go types.
@@ -219,11 +220,23 @@ type resultSchema struct {
 	Error    *executor.Failure      `json:"error,omitempty" doc:"Of a program that failed: why, if that can be said."`
 }
 
+// testsResultSchema is the result of tests as JSON.
+type testsResultSchema struct {
+	sandbox.Document
+	Language string                 `json:"language"`
+	Version  string                 `json:"language_version"`
+	Phases   []executor.PhaseResult `json:"phases"`
+	Files    []executor.OutputFile  `json:"files"`
+	Deps     *executor.Deps         `json:"deps,omitempty"`
+	Error    *executor.Failure      `json:"error,omitempty" doc:"Of a run that failed: why, if that can be said."`
+	report.Report
+}
+
 // eventSchema is executor.Event as JSON, together with the other lines of a stream.
 type eventSchema struct {
 	Seq       uint64             `json:"seq,omitempty" doc:"1, 2, 3 … without gaps. gap, error, receipt and ack are no events and have none."`
 	Time      time.Time          `json:"time,omitzero"`
-	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,published,result,gap,error,receipt,ack" doc:"What it carries."`
+	Kind      string             `json:"kind" enum:"stdout,stderr,phase,metric,violation,published,test_started,test,result,gap,error,receipt,ack" doc:"What it carries."`
 	Offset    uint64             `json:"offset,omitempty" doc:"Of data in its stream."`
 	Phase     string             `json:"phase,omitempty"`
 	Data      string             `json:"data,omitempty" doc:"stdout and stderr: the bytes, exactly."`
@@ -231,6 +244,7 @@ type eventSchema struct {
 	Metric    *monitor.Sample    `json:"metric,omitempty"`
 	Violation *sandbox.Violation `json:"violation,omitempty"`
 	Published []network.Port     `json:"published,omitempty" doc:"published: ports of the program on 127.0.0.1 of the server's machine."`
+	Content   *report.Test       `json:"content,omitempty" doc:"test_started, test: the test."`
 	Result    *resultSchema      `json:"result,omitempty"`
 	From      uint64             `json:"from,omitempty" doc:"gap: the first event that is no longer kept."`
 	To        uint64             `json:"to,omitempty" doc:"gap: the last."`

@@ -85,6 +85,19 @@ func (s *Server) table() []route {
 			answers: map[string]*huma.Response{"200": whole}, handle: s.run,
 		},
 		{
+			method: "POST", path: wire.PathTests, id: "tests", tag: "Runs", summary: "Run the tests of a project", access: run,
+			body: &huma.RequestBody{Required: true, Content: content(wire.TypeJSON, schema(reflect.TypeFor[wire.Tests]()))},
+			description: "As POST " + wire.PathRun + ", with a result for each test. The events test_started and test have a test as content. What " +
+				"tests have done is the word of the program, which can forge it; verdict and exit code of the run are the server's.",
+			answers: map[string]*huma.Response{"200": {
+				Description: "The result of the run, with its tests; or the events as they happen, by Accept.",
+				Content: map[string]*huma.MediaType{
+					wire.TypeJSON: {Schema: schema(reflect.TypeFor[testsResultSchema]())}, wire.TypeNDJSON: {Schema: schema(reflect.TypeFor[eventSchema]())},
+					wire.TypeSSE: {Schema: text},
+				}, Headers: whole.Headers,
+			}}, handle: s.tests,
+		},
+		{
 			method: "GET", path: wire.PathTalk, id: "talk", tag: "Runs", summary: "Run a program over a WebSocket of its own", access: run,
 			description: "Subprotocol " + wire.Subprotocol + ". The first message is a run, as the body of POST " + wire.PathRun +
 				"; with interactive its standard input stays open. Then as for a run's own WebSocket. The run ends with the connection, and " +

@@ -25,6 +25,8 @@ type Running struct {
 	body   io.ReadCloser
 	lines  *bufio.Reader
 
+	seen func(line []byte) // is given each line, which is valid until the next one; or nil
+
 	over bool // a result or a problem was read
 }
 
@@ -57,6 +59,9 @@ func (r *Running) Next() (executor.Event, error) {
 		}
 		if len(bytes.TrimSpace(line)) == 0 { // keep-alive
 			continue
+		}
+		if r.seen != nil {
+			r.seen(line)
 		}
 		ev, skip, err := r.read(line)
 		if skip {

@@ -174,7 +174,7 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 	j := &job{req: req, Job: language.Job{
 		Request: language.Request{
 			Language: req.Language, Code: req.Code, Name: req.Name, Entry: req.Entry,
-			Args: req.Args, Env: req.Env, Options: req.Options, Inputs: req.Inputs,
+			Args: req.Args, Env: req.Env, Options: req.Options, Tests: req.Tests, Inputs: req.Inputs,
 		},
 		Files: append([]File(nil), req.Files...), HostDir: req.HostDir, Manager: e.manager, Store: &e.prepared, Prestart: e.opts.Prestart,
 	}}
@@ -220,7 +220,9 @@ func (e *Executor) newJob(req *Request) (*job, error) {
 			return nil, err
 		}
 	}
-	if err := checkOptions(j.Language, req.Options); err != nil {
+	asked := req.Options
+	asked.Test = asked.Test && req.Tests == nil // the framework is known, and its language: bats is no option of shells
+	if err := checkOptions(j.Language, asked); err != nil {
 		return nil, err
 	}
 	if req.session {

@@ -43,6 +43,7 @@ type Request struct {
 	CompileLimits sandbox.Limits
 	Policy        Policy
 	Options       LanguageOptions
+	Tests         *language.Tests // goes with Options.Test; nil: tests print as their framework does
 
 	// Inputs are further files in the working directory that are not part of the program.
 	Inputs []File

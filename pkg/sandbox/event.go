@@ -42,7 +42,7 @@ type Event struct {
 	Metric    *monitor.Sample `json:"metric,omitempty"`
 	Violation *Violation      `json:"violation,omitempty"`
 	Published []network.Port  `json:"published,omitempty"`
-	Content   json.RawMessage `json:"content,omitempty"` // display, input: what a session's interpreter said, as data
+	Content   json.RawMessage `json:"content,omitempty"` // display, input: what a session's interpreter said, as data; test_started, test: a test
 }
 
 // EventDocument is an event as JSON: output is text if it is UTF-8, otherwise base64 with Encoding set. Larger documents

@@ -52,6 +52,7 @@ var measures = []rowGroup{
 	{"packages", (*environment).packages},
 	{"sessions", (*environment).sessions},
 	{"mcp", (*environment).mcp},
+	{"tests", (*environment).tests},
 	{"bare", (*environment).bare},
 }
 

@@ -14,6 +14,7 @@ const (
 	PathRuns      = "/v1/runs"
 	PathFiles     = "/v1/files"
 	PathBatch     = "/v1/batch"
+	PathTests     = "/v1/tests"
 	PathLanguages = "/v1/languages"
 	PathLimits    = "/v1/limits"
 	PathHealth    = "/v1/health"

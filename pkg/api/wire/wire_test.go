@@ -100,7 +100,7 @@ func TestEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := map[string]bool{"Files": true, "HostDir": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true,
+	elsewhere := map[string]bool{"Files": true, "HostDir": true, "Tests": true, "Asker": true, "Evidence": true, "Template": true, "Variables": true, "Lower": true,
 		"OnPlan": true, "OnReady": true, "OnEvent": true, "Spill": true, "OutputSpace": true, "Resize": true, "Signals": true}
 	v := reflect.ValueOf(req)
 	for i := range v.NumField() {

@@ -25,6 +25,7 @@ type Request struct {
 	Args     []string
 	Env      map[string]string
 	Options  Options
+	Tests    *Tests // nil: without a report
 	Inputs   []File
 }
 

@@ -21,6 +21,10 @@ type Plan struct {
 	Tables string   `json:"tables,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
 
+	// Framework and Report are the framework of a run with Request.Tests, and the form of its report.
+	Framework string `json:"framework,omitempty"`
+	Report    string `json:"report,omitempty"`
+
 	// Prepare makes the prepared files on the host that the sandbox shows, before the sandbox is created; compiling is false if the
 	// cache has the products. Prepare may change the plan. The executor calls release after it has deleted the sandbox.
 	Prepare func(ctx context.Context, p *Plan, compiling bool, on prepared.Hook) (release func(), err error) `json:"-"`

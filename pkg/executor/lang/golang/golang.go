@@ -156,7 +156,11 @@ func plan(j *language.Job) error {
 			build([]string{"build"}, "/dev/null", targets...)
 		}
 		run = j.AddRun()
-		run.Process.Args = append([]string{"/bin/sh", "-c", testScript(j, p), "test"}, testArgs(j.Request.Args)...)
+		args := testArgs(j.Request.Args)
+		if j.Request.Tests != nil {
+			args = append(reportTests(j), args...)
+		}
+		run.Process.Args = append([]string{"/bin/sh", "-c", testScript(j, p), "test"}, args...)
 	}
 	if _, own := j.Request.Env["GOMEMLIMIT"]; !own {
 		// The collector works harder before the kernel ends the program.

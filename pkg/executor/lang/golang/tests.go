@@ -1,6 +1,7 @@
 package golang
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,13 @@ func testScript(j *language.Job, p *goProgram) string {
 	all := slices.Concat(p.tests, p.untested)
 	slices.SortFunc(all, func(a, b goTest) int { return strings.Compare(a.name, b.name) })
 	var script strings.Builder
+	begin := "" // of a package
+	if j.Request.Tests != nil {
+		begin = packageLine
+		if j.Request.Tests.FailFast {
+			begin = "[ $code = 0 ] && " + begin
+		}
+	}
 	if len(all) == 1 {
 		script.WriteString("one=1 ")
 	} else {
@@ -54,6 +62,9 @@ func testScript(j *language.Job, p *goProgram) string {
 	script.WriteString(testFunction)
 	for _, t := range all {
 		if i := slices.Index(p.tests, t); i >= 0 {
+			if begin != "" {
+				script.WriteString(begin + quoteShell(t.name) + " " + quoteShell(t.dir) + " && ")
+			}
 			script.WriteString("run " + quoteShell(t.name) + " " + quoteShell(j.Inside(t.dir)) + " " + testBinary(i) + " \"$@\"\n")
 		} else {
 			script.WriteString("printf '?   \\t%s\\t[no test files]\\n' " + quoteShell(t.name) + "\n")
@@ -61,6 +72,9 @@ func testScript(j *language.Job, p *goProgram) string {
 	}
 	if len(all) > 1 {
 		script.WriteString("[ $code = 0 ] || echo FAIL\n")
+	}
+	if j.Request.Tests != nil {
+		script.WriteString(`printf '\026=== END\n'` + "\n")
 	}
 	return script.String() + "exit $code"
 }
@@ -86,4 +100,36 @@ func testArgs(args []string) []string {
 		out = append(out, a)
 	}
 	return out
+}
+
+// packageLine prints the line of a report at which the tests of a package begin: its name, and its directory in the program.
+const packageLine = `printf '\026=== PACKAGE %s\t%s\n' `
+
+// reportTests returns the flags with which test programs write a report, and run the tests that the request selects.
+func reportTests(j *language.Job) []string {
+	j.Plan.Framework, j.Plan.Report = "go test", language.ReportGo
+	asked := j.Request.Tests
+	args := []string{"-test.v=test2json"}
+	if asked.Filter != "" {
+		args = append(args, "-test.run="+asked.Filter)
+	}
+	if len(asked.Names) > 0 {
+		args = append(args, "-test.run="+selectTests(asked.Names))
+	}
+	if asked.FailFast {
+		args = append(args, "-test.failfast")
+	}
+	return args
+}
+
+// selectTests returns the pattern of -run for tests of a report. A test of a test is run with the whole test that it belongs to.
+func selectTests(names []string) string {
+	var tops []string
+	for _, name := range names {
+		name = name[strings.LastIndexByte(name, ' ')+1:] // without the package
+		top, _, _ := strings.Cut(name, "/")
+		tops = append(tops, regexp.QuoteMeta(top))
+	}
+	slices.Sort(tops)
+	return "^(" + strings.Join(slices.Compact(tops), "|") + ")$"
 }

@@ -128,6 +128,9 @@ func plan(j *language.Job) error {
 	run.Process.Env = maps.Clone(j.Tool.Env)
 	run.OutOfMemory = isOutOfMemory
 	run.Process.StackSignal = stackSignal
+	if j.Request.Options.Test && j.Request.Tests != nil {
+		sendReport(j, run)
+	}
 	if j.HostWarmDir() != "" && j.MayPrestart() && !j.Request.Options.Test {
 		prestart(j, sources, classPath)
 	}

@@ -49,6 +49,9 @@ func testStart(j *language.Job, sources []javaSource, installed []string) ([]str
 	if len(classes) == 0 {
 		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test", "methods with @Test", "there are no tests in this program")
 	}
+	if j.Request.Tests != nil {
+		return reportedStart(j, console, classes)
+	}
 	if !console {
 		return append([]string{"org.junit.runner.JUnitCore"}, classes...), nil
 	}
@@ -60,4 +63,50 @@ func testStart(j *language.Job, sources []javaSource, installed []string) ([]str
 		start = append(start, "--select-class="+c)
 	}
 	return start, nil
+}
+
+// reportsDir is where the console launcher writes a report.
+const reportsDir = language.TestsDir + "/reports"
+
+// reportedStart returns the command that runs the tests that the request selects, and writes a report. Filters are those of classes.
+func reportedStart(j *language.Job, console bool, classes []string) ([]string, error) {
+	if !console {
+		return nil, sandbox.Errorf(sandbox.ErrInvalid, "test", "--deps org.junit.platform:junit-platform-console-standalone:1.10.2",
+			"results of tests need the console launcher of JUnit 5, which runs tests of JUnit 4 as well; the project has JUnit 4 only")
+	}
+	asked := j.Request.Tests
+	start := []string{"org.junit.platform.console.ConsoleLauncher", "--disable-banner", "--reports-dir=" + reportsDir}
+	if asked.Filter != "" {
+		start = append(start, "--include-classname="+asked.Filter)
+	} else {
+		start = append(start, "--include-classname=.*")
+	}
+	if len(asked.Names) > 0 {
+		classes = nil
+		for _, id := range asked.Names { // class and method
+			class, _, _ := strings.Cut(id, "#")
+			classes = append(classes, class)
+		}
+		slices.Sort(classes)
+		classes = slices.Compact(classes)
+	} else if j.Request.Entry == "" {
+		return append(start, "--scan-classpath="+classDir), nil
+	}
+	for _, c := range classes {
+		start = append(start, "--select-class="+c)
+	}
+	return start, nil
+}
+
+// sendReport has a run send the report that the launcher has written when it ends.
+func sendReport(j *language.Job, run *language.Phase) {
+	j.Plan.Framework, j.Plan.Report = "junit", language.ReportJUnit
+	const script = `"$@" 3>&- >&2
+code=$?
+for f in ` + reportsDir + `/*.xml; do
+	[ -f "$f" ] && cat "$f"
+done
+exit $code`
+	run.Process.Args = append([]string{"/bin/sh", "-c", script, "report"}, run.Process.Args...)
+	run.Process.StackSignal = 0 // it would reach the shell
 }

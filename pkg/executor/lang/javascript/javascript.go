@@ -186,10 +186,22 @@ func addStart(j *language.Job) error {
 // addTests adds the run of Node's test runner: of all tests that it finds, or of those of the entry. The runner passes the flags of the
 // heap on to the processes in which it runs the files.
 func addTests(j *language.Job) error {
+	if asked := j.Request.Tests; asked != nil {
+		if r, ok := packageRunners[asked.Framework]; ok {
+			return addPackageTests(j, &r)
+		}
+	}
 	if !isAtLeast(j, [2]int{18, 0}) {
 		return sandbox.Errorf(sandbox.ErrUnsupported, "test", "Node 18 or newer", "Node %s has no test runner", j.Tool.Version)
 	}
 	args := append(append([]string{j.Tool.Path}, HeapFlags(j)...), "--test")
+	if j.Request.Tests != nil {
+		flags, err := reportTests(j)
+		if err != nil {
+			return err
+		}
+		args = append(args, flags...)
+	}
 	run := j.AddRun(args...)
 	run.Process.Workdir = j.Dir
 	run.OutOfMemory = OutOfMemory
@@ -199,6 +211,9 @@ func addTests(j *language.Job) error {
 	}
 	if entry != "" && path.Clean(entry) != "." { // options come before file names
 		run.Process.Args = append(run.Process.Args, path.Clean(entry))
+	}
+	if j.Request.Tests != nil {
+		run.SendReport()
 	}
 	return nil
 }

@@ -2,12 +2,18 @@ package python
 
 import (
 	"bytes"
+	_ "embed"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/sandbox-run/sandbox-run/pkg/executor/language"
 )
+
+// reporter runs the tests of a request with Tests.
+//
+//go:embed reporter.py
+var reporter []byte
 
 // addTests adds the run of a program's tests: all of them, or those of the entry. The runner is pytest for a program that mentions it, and
 // otherwise unittest, which every Python has.
@@ -17,10 +23,24 @@ func addTests(j *language.Job, program string) error {
 	if err != nil {
 		return err
 	}
+	asked := j.Request.Tests
+	if asked != nil && asked.Framework != "" {
+		wants = asked.Framework == "pytest"
+	}
 	if wants {
 		runner = "pytest"
 	}
 	args := []string{program, "-m", runner}
+	if asked != nil {
+		chosen := *asked
+		chosen.Framework, j.Request.Tests = runner, &chosen
+		j.Plan.Framework, j.Plan.Report = runner, language.ReportRecords
+		file, err := j.AddReporter("reporter.py", reporter)
+		if err != nil {
+			return err
+		}
+		args = []string{program, file}
+	}
 	entry := j.Request.Entry
 	if len(j.Files) == 1 {
 		entry = j.Entry
@@ -33,7 +53,11 @@ func addTests(j *language.Job, program string) error {
 	default:
 		args = append(args, "discover", "-t", ".", "-s", path.Clean(entry))
 	}
-	addRun(j, args...).Process.Workdir = j.Dir
+	run := addRun(j, args...)
+	run.Process.Workdir = j.Dir
+	if asked != nil {
+		run.SendReport()
+	}
 	return nil
 }
 

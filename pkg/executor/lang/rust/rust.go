@@ -159,7 +159,14 @@ func planCargo(j *language.Job, made bool) (*language.Phase, error) {
 		c.Process.Env, c.Process.Workdir = env, j.Inside(dir)
 		// Only cargo knows the names of its tests. It compiles the tests of the documentation while it runs them.
 		run := j.AddRun()
-		run.Process.Args = slices.Concat([]string{cargo, "test"}, flags, testArgs(j.Request.Args))
+		args := j.Request.Args
+		if j.Request.Tests != nil {
+			env = maps.Clone(env)
+			var own []string
+			own, args = reportTests(j, env)
+			flags = append(flags, own...)
+		}
+		run.Process.Args = slices.Concat([]string{cargo, "test"}, flags, testArgs(args))
 		run.Process.Env, run.Process.Workdir = env, j.Inside(dir)
 		return run, nil
 	}

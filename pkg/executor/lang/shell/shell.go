@@ -30,6 +30,9 @@ var Language = language.Language{
 // plan runs a script with its shell: that of the request, else that of the first line, else that of the extension. Files with the
 // extension .sh run with bash if it is installed, because most are written for it.
 func plan(j *language.Job) error {
+	if j.Request.Tests != nil {
+		return addTests(j)
+	}
 	which, err := whichShell(j)
 	if err != nil {
 		return err
