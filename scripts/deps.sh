@@ -42,7 +42,7 @@ test,test-all        | runsc      | gVisor, an OCI runtime                      
 test,test-all        | crun       | an OCI runtime that refuses some machines      | command -v crun
 test-all             | prometheus | promtool, which checks alert rules             | command -v promtool
 test-all,bench       | slirp4netns | the reference of networks                    | command -v slirp4netns
-bench                | python3-ipykernel | the reference of sessions              | /usr/bin/python3 -c 'import ipykernel, jupyter_client'
+test-all,bench       | python3-ipykernel | the reference of sessions              | /usr/bin/python3 -c 'import ipykernel, jupyter_client'
 test,test-all,bench  | bubblewrap | bwrap, the reference of the benchmark          | command -v bwrap
 guest,guest-systemd  | qemu-system-x86 | the virtual machine of guest.sh            | command -v qemu-system-x86_64
 guest,guest-systemd  | busybox-static  | its first programs                         | test -x /usr/bin/busybox

@@ -60,8 +60,12 @@ func (s *environment) sessions(ctx context.Context) (rows []bench.Row, err error
 	if err != nil {
 		return nil, err
 	}
+	fork, err := v.forks(ctx, s)
+	if err != nil {
+		return nil, err
+	}
 	memory, err := v.crowd(ctx, s)
-	return append(rows, interrupt, memory), err
+	return append(rows, interrupt, fork, memory), err
 }
 
 // call sends a request about sessions and reads the answer.
@@ -230,6 +234,32 @@ func (v *server) interrupt(ctx context.Context, id string) (sample bench.Sample,
 		}
 		return err
 	})
+}
+
+// forks measures the time until a fork of a Python session is there; each has the state.
+func (v *server) forks(ctx context.Context, s *environment) (bench.Row, error) {
+	id, _, err := v.create(ctx, "python")
+	if err != nil {
+		return bench.Row{}, err
+	}
+	state := sum{code: "x = list(range(43)); x[-1]", want: "42"}
+	if err := v.cell(ctx, id, &state); err != nil {
+		return bench.Row{}, err
+	}
+	state.code = "x[-1]"
+	samples, err := bench.Series(ctx, 1, min(s.probes, 20), func(context.Context, int) (bench.Sample, error) {
+		var fork struct{ ID string }
+		sample, err := wall(func() error {
+			_, err := v.call(ctx, http.MethodPost, "/"+id+"/fork", map[string]any{}, &fork)
+			return err
+		})
+		if err != nil {
+			return sample, err
+		}
+		return sample, errors.Join(v.cell(ctx, fork.ID, &state), v.end(ctx, fork.ID))
+	})
+	row := bench.Row{Name: "fork of a live Python session", Unit: "ms", Ours: bench.Summarize(samples), Bar: atMost(20)}
+	return row, errors.Join(err, v.end(ctx, id))
 }
 
 // crowd measures the memory of sessions that live at once, as their cgroups count it.

@@ -50,7 +50,7 @@ func TestSmoke(t *testing.T) {
 	}
 	only, want := "^(library|command|idle|audit|inits|crowd)$", 8
 	if testenv.All() {
-		only, want = "", 57
+		only, want = "", 75
 	}
 	report := filepath.Join(t.TempDir(), "report.json")
 	var out, progress strings.Builder
@@ -77,7 +77,7 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 	if barred != want {
-		t.Errorf("%d rows have a bar, want %d (of all 57: 9 of the sandbox alone, one of tests, 5 of its neighbours, 5 of networks, 11 of languages, "+
+		t.Errorf("%d rows have a bar, want %d (of all 75: 9 of the sandbox alone, one of tests, 4 of packages, 14 of sessions, 5 of its neighbours, 5 of networks, 11 of languages, "+
 			"2 of images, one of unpacking, 2 of Docker, one of an OCI runtime, "+
 			"one of the log, 9 of requests to a server, 6 of one under pressure, 2 of idle ones, 2 of agents)", barred, want)
 	}
