@@ -237,6 +237,17 @@ func TestClientMethods(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		},
+		"Tests": func(t *testing.T) {
+			code := "import unittest\n\nclass T(unittest.TestCase):\n    def test_a(self): pass\n    def test_b(self): self.fail()\n"
+			var last client.TestEvent
+			for ev, err := range c.Tests(t.Context(), &wire.Tests{Run: &wire.Run{Files: []wire.File{{Path: "test_a.py", Content: code}}}}) {
+				must(t, err)
+				last = ev
+			}
+			if r := last.Result; r == nil || r.Success || r.Summary.Passed != 1 || r.Summary.Failed != 1 {
+				t.Errorf("%+v", last)
+			}
+		},
 		"OpenInteractive": func(t *testing.T) {
 			session, err := c.OpenInteractive(t.Context())
 			must(t, err)

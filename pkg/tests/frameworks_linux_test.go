@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandbox-run/sandbox-run/internal/testenv"
 	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
@@ -94,6 +95,7 @@ func TestCargo(t *testing.T) {
 		}
 	})
 	t.Run("crashing", func(t *testing.T) {
+		testenv.NeedAll(t, "TestCargo/failing")
 		for _, how := range []string{"std::process::exit(0)", "std::process::abort()"} {
 			r := runProject(t, e, project{"Cargo.toml": manifest, "src/lib.rs": lib("4", good+"#[test] fn zcrash() { "+how+" }\n")}, Options{})
 			if r.Success() || r.ExitCode() != 1 || find(t, r, "t::zcrash").Status != Errored {
@@ -107,6 +109,7 @@ func TestCargo(t *testing.T) {
 		check(t, r, outcome{tests: []string{"t::good passed", "t::hang timeout"}, verdict: sandbox.VerdictCancelled, code: 1, stopped: StoppedTimeout})
 	})
 	t.Run("selected", func(t *testing.T) {
+		testenv.NeedAll(t, "TestCargo/failing")
 		r := runProject(t, e, project{"Cargo.toml": manifest, "src/lib.rs": lib("4", good+"#[test] fn bad() { panic!() }\n")}, Options{Filter: "good"})
 		check(t, r, outcome{tests: []string{"t::good passed"}, verdict: sandbox.VerdictOK, complete: true})
 		r = runProject(t, e, project{"Cargo.toml": manifest, "src/lib.rs": lib("4", good+"#[test] fn bad() { panic!() }\n")}, Options{RerunFailed: true})

@@ -173,6 +173,7 @@ func TestGo(t *testing.T) {
 		}
 	})
 	t.Run("crashing", func(t *testing.T) {
+		testenv.NeedAll(t, "TestGo/failing")
 		for _, how := range []string{"os.Exit(0)", "os.Exit(3)", "syscall.Kill(os.Getpid(), syscall.SIGSEGV); select {}"} {
 			imports := []string{"os"}
 			if strings.Contains(how, "syscall") {
@@ -200,6 +201,7 @@ func TestGo(t *testing.T) {
 		}
 	})
 	t.Run("selected", func(t *testing.T) {
+		testenv.NeedAll(t, "TestGo/failing")
 		r := runProject(t, e, project{"go.mod": goMod, "calc.go": goCode, "calc_test.go": goFile(good + "func TestBad(t *testing.T) { t.Fail() }\n")},
 			Options{Filter: "Good"})
 		check(t, r, outcome{tests: []string{"TestGood passed"}, verdict: sandbox.VerdictOK, complete: true})
@@ -210,6 +212,7 @@ func TestGo(t *testing.T) {
 		}
 	})
 	t.Run("not compiling", func(t *testing.T) {
+		testenv.NeedAll(t, "TestGo/failing")
 		r := runProject(t, e, project{"go.mod": goMod, "calc_test.go": goFile("func TestX(t *testing.T) { undefined() }\n")}, Options{})
 		check(t, r, outcome{verdict: sandbox.VerdictCompileError, code: 1})
 	})

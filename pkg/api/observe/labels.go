@@ -91,8 +91,8 @@ var routes = append([]string{
 	wire.PathRuns + "/{id}/events", wire.PathRuns + "/{id}/ws", wire.PathRuns + "/{id}/files", wire.PathRuns + "/{id}", wire.PathFiles +
 		"/{id}",
 	wire.PathTalk, wire.PathRun, wire.PathRuns, wire.PathFiles, wire.PathBatch, wire.PathLanguages, wire.PathLimits, wire.PathHealth,
-	wire.PathOpenAPI,
-	PathMetrics, PathReceiptKey, "/docs", "/", "/index.js", "/style.css",
+	wire.PathOpenAPI, wire.PathTests,
+	PathMetrics, PathReceiptKey, "/mcp", "/docs", "/", "/index.js", "/style.css",
 }, sessionRoutes()...)
 
 func sessionRoutes() []string {
