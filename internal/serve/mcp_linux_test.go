@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -322,10 +321,12 @@ func TestMCPOverHTTP(t *testing.T) {
 func TestMCPOverStreams(t *testing.T) {
 	for _, r := range revisions {
 		t.Run(r, func(t *testing.T) {
+			state := t.TempDir()
+			t.Setenv("XDG_STATE_HOME", state)
 			a, stop := streamAgent(t, r, nil)
 			driveTools(a)
 			stop()
-			left, err := filepath.Glob(filepath.Join(os.TempDir(), "sandbox-run-mcp-*"))
+			left, err := filepath.Glob(filepath.Join(state, "sandbox-run", "agents", "*"))
 			if err != nil || len(left) > 0 {
 				t.Errorf("%v, %v", left, err)
 			}
