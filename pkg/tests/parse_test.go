@@ -216,6 +216,7 @@ func TestMergeBounds(t *testing.T) {
 
 // FuzzParsers: no report breaks a parser, or makes what can not be printed.
 func FuzzParsers(f *testing.F) {
+	f.Add(0, `{"type":"end","id":"a","name":"\u009b31m\u202e","suite":"\u2028","file":"\u009b","status":"failed","message":"\u009b\r","output":"\u202e"}`)
 	forms := []string{language.ReportRecords, language.ReportGo, language.ReportLibtest, language.ReportTAP}
 	for _, r := range reports {
 		f.Add(slices.Index(forms, r.form), r.text)
@@ -233,10 +234,17 @@ func FuzzParsers(f *testing.F) {
 		if err := xml.Unmarshal(b.Bytes(), new(junitSuites)); err != nil {
 			t.Errorf("%v: %s", err, &b)
 		}
+		plain := func() {
+			if i := strings.IndexFunc(b.String(), func(r rune) bool { return isControl(r) && r != '\n' }); i >= 0 {
+				t.Errorf("a control character: %q", b.String()[i:])
+			}
+		}
+		plain()
 		b.Reset()
 		if err := WriteTAP(&b, r); err != nil {
 			t.Error(err)
 		}
+		plain()
 		for line := range strings.Lines(b.String()) {
 			if !strings.HasPrefix(line, "ok ") && !strings.HasPrefix(line, "not ok ") && !strings.HasPrefix(line, "  ") &&
 				!strings.HasPrefix(line, "1..") && line != "TAP version 13\n" {
