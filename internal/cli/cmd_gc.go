@@ -31,7 +31,7 @@ func (c *Invocation) newGC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "gc [flags]",
 		Long: `Finds and removes what sandbox-run left behind when it was killed: control groups,
-directories and mounts of sandboxes; directories of named sessions; image downloads that
+directories and mounts of sandboxes; directories of named sessions and of agents; image downloads that
 were not resumed for a day, builds that were killed, and files that belong to no image. Nothing that is in use is
 touched. Every start of a sandbox collects the leftovers of sandboxes, and every build
 those of builds; gc is for machines on which no other run follows soon.`,
@@ -76,10 +76,14 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	for i, r := range slices.Concat(found, sessions) {
+	agents, err := detached.CollectAgents(dryRun)
+	if err != nil {
+		return err
+	}
+	for i, r := range slices.Concat(found, sessions, agents) {
 		label := imagesLabel
 		if i >= len(found) {
-			label = sessionsLabel
+			label = r.Kind + "s" // sessions, agents
 		}
 		report.Found = append(report.Found, residue{label, r})
 		if !dryRun && !r.Removed {
@@ -96,11 +100,8 @@ func (c *Invocation) collectLeftovers(ctx context.Context, dryRun bool) error {
 	return err
 }
 
-// The labels stand in the field of the backend for leftovers of images, and for those of supervisors of sessions.
-const (
-	imagesLabel   = "images"
-	sessionsLabel = "sessions"
-)
+// imagesLabel stands in the field of the backend for leftovers of images, as the kind of others does.
+const imagesLabel = "images"
 
 // collectImages removes files that belong to no image from the store, if there is a store.
 func collectImages(ctx context.Context, dryRun bool) (found []sandbox.Residue, err error) {

@@ -1,4 +1,4 @@
-// Package detached finds and starts the supervisors of named sessions that have no server.
+// Package detached finds and starts the supervisors of named sessions that have no server, and keeps the directories of servers of agents.
 //
 // What. Each such supervisor is a process of its own (sandbox-rund session supervise), with a private directory below [Dir]: the socket on
 // which it serves the HTTP API, the lock of that socket, its log, and files of the API.

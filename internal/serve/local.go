@@ -9,12 +9,14 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/sandbox-run/sandbox-run/internal/detached"
 	"github.com/sandbox-run/sandbox-run/pkg/mcp"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 )
 
 // MCP serves one client of the Model Context Protocol over a pair of streams, until the end of its input or of ctx. It is a server without
 // listeners and keys, with the user as its owner. It returns when all runs and sessions have ended and nothing is left of them.
-func MCP(ctx context.Context, s Options, in io.ReadCloser, out io.WriteCloser) (err error) {
+func MCP(ctx context.Context, s Options, in io.ReadCloser, out io.WriteCloser) (failed error) {
 	r := &running{serving: s, settings: s.Settings, level: new(slog.LevelVar), ceilings: new(ceilings)}
 	r.level.Set(s.Settings.LogLevel)
 	r.log = slog.New(slog.NewJSONHandler(s.Err, &slog.HandlerOptions{Level: r.level}))
@@ -24,12 +26,17 @@ func MCP(ctx context.Context, s Options, in io.ReadCloser, out io.WriteCloser) (
 	restore := limitMemory(r.log)
 	defer restore()
 	if r.settings.Dir == "" { // results live as long as the client
-		if r.settings.Dir, err = os.MkdirTemp("", "sandbox-run-mcp-"); err != nil {
-			return err
+		if _, err := detached.CollectAgents(false); err != nil {
+			r.log.Warn("leftovers of dead servers not collected", "error", err)
 		}
-		defer func() { err = errors.Join(err, os.RemoveAll(r.settings.Dir)) }()
+		dir, err := detached.OpenAgentDir()
+		if err != nil {
+			return &sandbox.Error{Op: "dir", Err: err, Hint: "XDG_STATE_HOME=DIRECTORY, a directory of your own"}
+		}
+		r.settings.Dir = dir.Path
+		defer func() { failed = errors.Join(failed, dir.Close()) }()
 	}
-	defer func() { err = errors.Join(err, r.close()) }()
+	defer func() { failed = errors.Join(failed, r.close()) }()
 	if err := r.openAPI(ctx); err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -197,6 +196,8 @@ func driveTools(a *agent) {
 	a.contains(got, "nonzero_exit, exit code 1", "KeyError: 'key' at main.py:2")
 	a.contains(a.good("explain_error", args{"run": got.id("run")}), "KeyError", "main.py:2")
 	a.contains(a.good("explain_error", args{"language": "python", "error": "Traceback (most recent call last):\n  File \"/workspace/main.py\", line 1, in <module>\n    x\nNameError: name 'x' is not defined\n"}), "NameError")
+	a.contains(a.good("explain_error", args{"language": "python", "error": "KeyError: 'aple'"}), "missing_key: KeyError: 'aple'")
+	a.contains(a.good("explain_error", args{"language": "python", "error": "it does not work"}), "nothing is known")
 	a.bad("explain_error", args{"language": "python"}, "give the handle of a run")
 
 	a.contains(a.good("run_project", args{
@@ -211,6 +212,19 @@ func driveTools(a *agent) {
 	must(t, err)
 	if read.Contents[0].Text != "1,2" {
 		t.Errorf("%+v", read.Contents[0])
+	}
+
+	got = a.good("run_code", args{
+		"language": "python", "code": "for n in 'a.png', 'b.PNG', 'c.bin': open(n, 'wb').write(b'\\x89PNG\\xff')", "out": []string{"*"},
+	})
+	images := 0
+	for _, c := range got.Content[1:] {
+		if image, ok := c.(*mcp.ImageContent); ok && image.MIMEType == "image/png" && string(image.Data) == "\x89PNG\xff" {
+			images++
+		}
+	}
+	if images != 2 || len(got.Content) != 3 {
+		t.Errorf("%d images in %d parts: %s", images, len(got.Content), got.text)
 	}
 
 	a.contains(a.good("check_code", args{"language": "python", "code": "print(1)"}), "parsed, not run")
@@ -296,6 +310,8 @@ func driveSessions(a *agent) {
 		t.Errorf("%q", got.text)
 	}
 	a.contains(a.good("session_run", in(args{"code": "x"})), "value: 40")
+	a.good("session_run", in(args{"code": "with open('holes', 'wb') as f: f.truncate(10 ** 13)"}))
+	a.bad("files_read", in(args{"path": "holes", "offset": 1e12}), "offset")  // it is not read up to there
 	a.bad("install_packages", in(args{"packages": []string{"requests"}}), "") // refused here: no registry is allowed
 	read, err := a.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: made.id("uri")})
 	must(t, err)
@@ -322,10 +338,12 @@ func TestMCPOverHTTP(t *testing.T) {
 func TestMCPOverStreams(t *testing.T) {
 	for _, r := range revisions {
 		t.Run(r, func(t *testing.T) {
-			a, stop := streamAgent(t, r, nil)
+			state := t.TempDir()
+			t.Setenv("XDG_STATE_HOME", state)
+			a, stop := streamAgent(t, r, nil, func(s *operator.Settings) { s.Dir = "" })
 			driveTools(a)
 			stop()
-			left, err := filepath.Glob(filepath.Join(os.TempDir(), "sandbox-run-mcp-*"))
+			left, err := filepath.Glob(filepath.Join(state, "sandbox-run", "agents", "*"))
 			if err != nil || len(left) > 0 {
 				t.Errorf("%v, %v", left, err)
 			}

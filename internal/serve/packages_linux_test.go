@@ -80,6 +80,12 @@ func TestPackagesOfRequests(t *testing.T) {
 			t.Errorf("run %d: %q %+v", i, r.Stdout.Head, r.Deps)
 		}
 	}
+	a := s.agent(revisions[1], s.token, nil)
+	session := a.good("session_create", args{"language": "python"}).id("session")
+	a.contains(a.good("install_packages", args{"session": session, "packages": []string{"greeting"}}), "installed: greeting 1.0")
+	a.contains(a.good("session_run", args{"session": session, "code": "import greeting; greeting.WORD"}), "value: 'hello'")
+	a.bad("install_packages", args{"session": session, "packages": []string{"--help"}}, "")
+	a.good("session_close", args{"session": session})
 	if r := run("large"); r.Phase != executor.PhaseInstall || !strings.Contains(string(r.Stderr.Head), "No space left") {
 		t.Errorf("%s %s %s", r.Phase, r.Verdict, r.Stderr.Head)
 	}

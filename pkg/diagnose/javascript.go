@@ -1,6 +1,10 @@
 package diagnose
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+)
 
 // parseNode reads what Node.js prints about an uncaught error, and what the TypeScript compiler prints.
 //
@@ -11,6 +15,9 @@ import "strings"
 //	TypeError: Cannot read properties of undefined (reading 'c')
 //	    at f (/workspace/a.js:2:26)
 func parseNode(c *inquiry) {
+	if c.Result.Verdict == sandbox.VerdictCompileError && c.parseTSC() {
+		return
+	}
 	lines := c.stderr
 	for i, line := range lines {
 		if rest, ok := strings.CutPrefix(line, "✘ [ERROR] "); ok && len(c.thrown) == 0 {
@@ -69,6 +76,24 @@ func parseNode(c *inquiry) {
 			}
 		}
 	}
+}
+
+// parseTSC reads the first error that the checker of types has printed to standard output:
+//
+//	main.ts(1,7): error TS2322: Type 'string' is not assignable to type 'number'.
+func (c *inquiry) parseTSC() bool {
+	for _, line := range c.stdout {
+		before, said, found := strings.Cut(line, "): error TS")
+		code, text, complete := strings.Cut(said, ": ")
+		i := strings.LastIndexByte(before, '(')
+		if !found || !complete || i <= 0 || atoi(code) == 0 {
+			continue
+		}
+		n, column, _ := strings.Cut(before[i+1:], ",")
+		c.thrown = []thrown{{class: "TS" + code, text: text, at: Location{before[:i], atoi(n), atoi(column)}}}
+		return true
+	}
+	return false
 }
 
 // isHeader reports whether the line follows the source of an error: two lines above stands a caret.

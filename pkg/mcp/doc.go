@@ -16,7 +16,7 @@
 // Concurrency. All methods are safe for concurrent use. The HTTP transport keeps nothing between two requests.
 //
 // Cancellation. A run ends if its call does: by notifications/cancelled over streams, by the end of the HTTP request in every revision of the
-// protocol, and by the tool cancel_run. A run with background, and a session, are not bound to a call.
+// protocol, and by the tool cancel_run. A run with wait: false, and a session, are not bound to a call.
 //
 // Limits. Text for a model is shortened: get_output and the resources have the rest, as far as the API keeps it. Control characters of
 // programs are escaped in all text.

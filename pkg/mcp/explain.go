@@ -78,8 +78,15 @@ func explainText(in *ExplainError) (*Explanation, error) {
 	if in.Name != "" && in.Code != "" {
 		f.Files = []string{in.Name}
 	}
-	return explanation(diagnose.Of(f)), nil
+	d := diagnose.Of(f)
+	if d == nil && f.Language == "python" { // the last line of a traceback alone, which in the output of a program would be no error
+		f.Result.Stderr = sandbox.Output{Head: []byte(tracebackHead + in.Error), Total: uint64(len(tracebackHead) + len(in.Error))}
+		d = diagnose.Of(f)
+	}
+	return explanation(d), nil
 }
+
+const tracebackHead = "Traceback (most recent call last):\n"
 
 func explanation(d *diagnose.Diagnosis) *Explanation {
 	if d == nil {

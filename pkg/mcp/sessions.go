@@ -300,9 +300,12 @@ func (v *FilePart) text() string {
 	return v.Text
 }
 
+// mostSkipped bounds what files_read skips: it reads up to the offset, and a file with holes can have terabytes that no disk has.
+const mostSkipped = 1 << 30
+
 func (s *Server) filesRead(ctx context.Context, _ *mcp.CallToolRequest, in FilesRead) (*FilePart, error) {
-	if in.Offset < 0 {
-		return nil, sandbox.Invalid("offset", "%d is below 0", in.Offset)
+	if in.Offset < 0 || in.Offset > mostSkipped {
+		return nil, sandbox.Invalid("offset", "%d is not between 0 and %d; read such a place with session_run", in.Offset, mostSkipped)
 	}
 	body, err := s.session(ctx, in.Session).Open(ctx, in.Path)
 	if err != nil {

@@ -26,7 +26,7 @@ func (s *Server) addTools() {
 		"Compiled languages are compiled first. Limits and answer as for run_code.", hints{open: true}, s.runProject)
 	add(s, "check_code", "Compile or parse code without running it. Says whether types were checked. SQL can not be checked. "+
 		"Returns the first error with its place.", hints{readOnly: true, idempotent: true}, s.checkCode)
-	add(s, "get_output", "Read output of a run that was shortened, from a byte offset on; or wait for a run that was started with background.",
+	add(s, "get_output", "Read output of a run that was shortened, from a byte offset on; or wait for a run that was started with wait: false.",
 		hints{readOnly: true, idempotent: true}, s.getOutput)
 	add(s, "cancel_run", "End a run, or interrupt the cell of a session, by its handle.",
 		hints{destructive: true, idempotent: true}, s.cancelRun)

@@ -17,7 +17,8 @@ const (
 	maxLine      = 1 << 20  // a longer line is ignored
 	maxName      = 1000     // bytes of a name, of a path
 	maxTestText  = 64 << 10 // bytes of one test's output, and of its message
-	maxTotalText = 32 << 20 // of all tests
+	maxTotalText = 32 << 20 // of all tests that have ended; and of all that run
+	maxNames     = 64 << 20 // bytes of all names and paths
 	maxSeconds   = 1e9      // of a duration
 	maxRunning   = 10_000   // tests that run at the same time
 )
@@ -29,10 +30,12 @@ type collector struct {
 	on      func(kind sandbox.EventKind, t *Test)
 	now     func() time.Time
 
-	complete  bool
-	missing   string // a framework that the reporter has not found
-	ignored   int    // lines that are not understood, and tests beyond the bounds
-	totalText int
+	complete    bool
+	missing     string // a framework that the reporter has not found
+	ignored     int    // lines that are not understood, and tests beyond the bounds
+	totalText   int    // of the tests that have ended
+	runningText int    // of those that run
+	names       int
 }
 
 type runningTest struct {
@@ -40,6 +43,25 @@ type runningTest struct {
 	number int       // of its start
 	since  time.Time // zero: it waits for its turn
 	output textBuffer
+
+	counted int // of output, in the collector's runningText
+}
+
+// print adds to the output of a test that runs.
+func (c *collector) print(r *runningTest, s string) {
+	if c.runningText >= maxTotalText {
+		r.output.dropped += len(s)
+		return
+	}
+	r.output.add(s)
+	c.runningText += r.output.size() - r.counted
+	r.counted = r.output.size()
+}
+
+// forget ends the time in which a test runs.
+func (c *collector) forget(r *runningTest) {
+	delete(c.running, r.ID)
+	c.runningText -= r.counted
 }
 
 func newCollector(on func(kind sandbox.EventKind, t *Test)) *collector {
@@ -63,10 +85,18 @@ func (c *collector) start(id string, t Test) *runningTest {
 		c.ignored++
 		return nil
 	}
-	t.ID, t.Name, t.Suite, t.File = id, cutName(t.Name), cutName(t.Suite), cutName(t.File)
+	// Clones: a name may be a part of a long line.
+	t.ID, t.Name, t.Suite, t.File = strings.Clone(id), strings.Clone(cutName(t.Name)), strings.Clone(cutName(t.Suite)), strings.Clone(cutName(t.File))
+	size := len(t.ID) + len(t.Name) + len(t.Suite) + len(t.File)
+	if c.names+size > maxNames {
+		c.ignored++
+		return nil
+	}
+	c.names += size
+	t.Trace, t.Output = "", ""
 	t.Status = report.Running
 	r := &runningTest{Test: &t, number: len(c.tests), since: c.now()}
-	c.tests, c.running[id] = append(c.tests, r.Test), r
+	c.tests, c.running[t.ID] = append(c.tests, r.Test), r
 	c.emit(report.EventStarted, r.Test)
 	return r
 }
@@ -83,22 +113,20 @@ func (c *collector) end(id string, t Test, message string) {
 			return
 		}
 	}
-	delete(c.running, id)
-	r.Trace = t.Trace
+	c.print(r, t.Output)
+	c.forget(r)
 	r.Status, r.Duration = t.Status, 0
 	if t.Duration > 0 && t.Duration < maxSeconds { // no infinity, and no NaN: JSON has neither
 		r.Duration = t.Duration
 	}
 	if r.File == "" {
-		r.File, r.Line = cutName(t.File), max(0, t.Line)
+		r.File, r.Line = strings.Clone(cutName(t.File)), max(0, t.Line)
 	}
-	r.output.add(t.Output)
 	r.Output, r.Truncated = c.keep(&r.output)
-	var said textBuffer
-	said.add(message)
-	message, _ = c.keep(&said)
+	message = c.keepText(message)
 	switch {
 	case r.Status.Failed():
+		r.Trace = c.keepText(t.Trace)
 		r.Failure = &Failure{Message: message}
 	case r.Status == Skipped:
 		r.Reason = message
@@ -109,7 +137,7 @@ func (c *collector) end(id string, t Test, message string) {
 // drop forgets a test that has started: it is a group of tests, or is not selected.
 func (c *collector) drop(id string) {
 	if r := c.get(id); r != nil {
-		delete(c.running, r.ID)
+		c.forget(r)
 		r.Status = dropped
 	}
 }
@@ -123,8 +151,18 @@ func (c *collector) keep(b *textBuffer) (text string, truncated bool) {
 	return text, truncated
 }
 
+func (c *collector) keepText(s string) string {
+	var b textBuffer
+	b.add(s)
+	s, _ = c.keep(&b)
+	return s
+}
+
 // endAll ends the tests that still run: they are not reported any more. status is for those that run longer than limit (0: none does).
 func (c *collector) endAll(limit time.Duration, message string) {
+	if len(c.running) == 0 {
+		return
+	}
 	for _, r := range c.overdue(0) {
 		t := Test{Status: Errored, Duration: c.now().Sub(r.since).Seconds()}
 		if r.since.IsZero() {
@@ -136,6 +174,7 @@ func (c *collector) endAll(limit time.Duration, message string) {
 		}
 		c.end(r.ID, t, why)
 	}
+	c.running = map[string]*runningTest{} // an empty map that was large takes long to look through
 }
 
 func timeoutMessage(limit time.Duration) string { return "the test took longer than " + limit.String() }
@@ -176,6 +215,8 @@ func (b *textBuffer) add(s string) {
 		b.tail = slices.Clone(b.tail[over:])
 	}
 }
+
+func (b *textBuffer) size() int { return len(b.head) + len(b.tail) }
 
 func (b *textBuffer) text() (text string, truncated bool) {
 	const half = maxTestText / 2

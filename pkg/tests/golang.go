@@ -35,7 +35,7 @@ func (p *goParser) line(line []byte) {
 	text, said, marked := bytes.Cut(line, []byte{goMark})
 	if len(text) > 0 || !marked {
 		if r := p.c.get(p.current); r != nil {
-			r.output.add(string(text) + "\n")
+			p.c.print(r, string(text)+"\n")
 		} else if p.ended != nil && p.ended.ID == cutName(p.current) {
 			p.after(text) // the testing package prints why a test failed after its result
 		}

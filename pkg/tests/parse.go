@@ -82,10 +82,7 @@ func (p *recordParser) line(line []byte) {
 		p.c.ignored++
 		return
 	}
-	t := Test{Name: r.Name, Suite: r.Suite, File: r.File, Line: max(0, r.Line), Duration: r.Duration, Output: r.Output, Status: r.Status}
-	if len(r.Trace) <= 2*maxTestText {
-		t.Trace = r.Trace
-	}
+	t := Test{Name: r.Name, Suite: r.Suite, File: r.File, Line: max(0, r.Line), Duration: r.Duration, Output: r.Output, Status: r.Status, Trace: r.Trace}
 	switch {
 	case r.Type == "start" && r.ID != "":
 		p.c.start(r.ID, t)

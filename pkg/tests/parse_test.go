@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -110,8 +111,112 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestBoundsOfAll: what all tests of a report have together is bounded, while they run and afterwards.
+func TestBoundsOfAll(t *testing.T) {
+	kept := func(c *collector) (n int) {
+		n = sizeOf(c.tests)
+		for _, r := range c.running {
+			n += r.output.size()
+		}
+		return n
+	}
+	long := strings.Repeat("x", maxTestText)
+	record := `{"type":"end","id":"%d","name":"` + long + `","status":"failed","trace":"` + long + `"}` + "\n"
+	forms := map[string]string{ // what is repeated
+		language.ReportRecords: record,
+		language.ReportGo:      "\x16=== RUN   T%d\n" + strings.Repeat(long[:1000]+"\n", 60),
+		language.ReportLibtest: `{ "type": "test", "event": "failed", "name": "%d", "stdout": "` + long + `" }` + "\n",
+		language.ReportTAP:     "begin %d " + long + "\n",
+	}
+	for form, text := range forms {
+		c := newCollector(nil)
+		p, err := newParser(form, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := heap()
+		for i := range 3000 {
+			p.write(fmt.Appendf(nil, text, i))
+		}
+		// The heap also has what a name was cut from, if it is kept with it.
+		if n, grown := kept(c), heap()-before; n > maxTotalText+maxNames || grown > 2*(maxTotalText+maxNames) {
+			t.Errorf("%s: %d bytes in texts, the heap has grown by %d", form, n, grown)
+		}
+		p.close()
+		c.endAll(0, "ended")
+		if n := kept(c); n > maxTotalText+maxNames || c.runningText != 0 {
+			t.Errorf("%s: %d bytes in texts, %d counted of running tests", form, n, c.runningText)
+		}
+		runtime.KeepAlive(p)
+	}
+
+	// A name does not keep the line from which it is cut, and names are bounded together.
+	before := heap()
+	c := newCollector(nil)
+	p, err := newParser(language.ReportGo, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := "\x16=== RUN   %d" + strings.Repeat(" ", maxLine-100) + "\n"
+	for i := range 500 {
+		p.write(fmt.Appendf(nil, line, i))
+	}
+	if grown := heap() - before; grown > 64<<20 {
+		t.Errorf("names of 500 tests: the heap has grown by %d", grown)
+	}
+	runtime.KeepAlive(c)
+	names := newCollector(nil)
+	for i := range maxTests {
+		names.end(fmt.Sprint(i), Test{Name: long, Suite: long, File: long, Status: Passed}, "")
+	}
+	if n := sizeOf(names.tests); n > maxNames || names.ignored == 0 {
+		t.Errorf("%d bytes of names", n)
+	}
+	// Of a test that ends, nothing counts as running.
+	ended := newCollector(nil)
+	read := &goParser{c: ended}
+	for range 3 * maxTotalText / maxTestText {
+		read.line([]byte("\x16=== RUN   T"))
+		read.line([]byte(long))
+		read.line([]byte(long))
+		read.line([]byte("\x16--- FAIL: T (0s)"))
+	}
+	if ended.runningText != 0 {
+		t.Errorf("%d bytes are counted", ended.runningText)
+	}
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestMergeBounds: repetitions with other tests each time do not add up, and what is left out is no success.
+func TestMergeBounds(t *testing.T) {
+	var all *Result
+	for i := range 3 {
+		one := &Result{&executor.Result{Result: sandbox.Result{Verdict: sandbox.VerdictOK}}, report.Report{Complete: true}}
+		for k := range maxTests/2 + 1 {
+			one.Tests = append(one.Tests, &Test{ID: fmt.Sprint(i, " ", k), Name: "a", Status: Passed})
+		}
+		all = merge(all, one)
+	}
+	all.Summary = report.Count(all.Tests)
+	if len(all.Tests) > maxTests || all.Complete || all.Success() || len(all.Notes) == 0 {
+		t.Errorf("%d tests, complete %v, %v", len(all.Tests), all.Complete, all.Notes)
+	}
+	cancelled := &Result{&executor.Result{Result: sandbox.Result{Verdict: sandbox.VerdictCancelled}}, report.Report{}}
+	failed := &Result{&executor.Result{Result: sandbox.Result{Verdict: sandbox.VerdictNonzeroExit}}, report.Report{Complete: true}}
+	if r := merge(failed, cancelled); r.Verdict != sandbox.VerdictCancelled {
+		t.Errorf("a repetition was cancelled, and the verdict is %s", r.Verdict)
+	}
+}
+
 // FuzzParsers: no report breaks a parser, or makes what can not be printed.
 func FuzzParsers(f *testing.F) {
+	f.Add(0, `{"type":"end","id":"a","name":"\u009b31m\u202e","suite":"\u2028","file":"\u009b","status":"failed","message":"\u009b\r","output":"\u202e"}`)
 	forms := []string{language.ReportRecords, language.ReportGo, language.ReportLibtest, language.ReportTAP}
 	for _, r := range reports {
 		f.Add(slices.Index(forms, r.form), r.text)
@@ -129,10 +234,17 @@ func FuzzParsers(f *testing.F) {
 		if err := xml.Unmarshal(b.Bytes(), new(junitSuites)); err != nil {
 			t.Errorf("%v: %s", err, &b)
 		}
+		plain := func() {
+			if i := strings.IndexFunc(b.String(), func(r rune) bool { return isControl(r) && r != '\n' }); i >= 0 {
+				t.Errorf("a control character: %q", b.String()[i:])
+			}
+		}
+		plain()
 		b.Reset()
 		if err := WriteTAP(&b, r); err != nil {
 			t.Error(err)
 		}
+		plain()
 		for line := range strings.Lines(b.String()) {
 			if !strings.HasPrefix(line, "ok ") && !strings.HasPrefix(line, "not ok ") && !strings.HasPrefix(line, "  ") &&
 				!strings.HasPrefix(line, "1..") && line != "TAP version 13\n" {

@@ -104,21 +104,12 @@ func Run(ctx context.Context, e Engine, req executor.Request, o Options, on func
 			return nil, closing(all, err)
 		}
 		if o.RerunFailed && canRerun(one) {
-			again := req
-			tests := *req.Tests
-			again.Tests = &tests
-			for _, t := range one.Tests {
-				if t.Status.Failed() {
-					tests.Names = append(tests.Names, t.ID)
-				}
+			if one, err = rerunFailed(ctx, e, req, one, on); err != nil {
+				return nil, closing(all, err)
 			}
-			second, err := attempt(ctx, e, again, on)
-			if err != nil {
-				return nil, closing(one, closing(all, err))
-			}
-			one = rerun(one, second)
 		}
-		if all = merge(all, one); all.Verdict == sandbox.VerdictCancelled || all.Stopped != "" {
+		over := one.Verdict == sandbox.VerdictCancelled || one.Stopped != ""
+		if all = merge(all, one); over {
 			break
 		}
 	}
@@ -160,6 +151,30 @@ func closing(r *Result, err error) error {
 // canRerun reports whether all that failed in a run are tests which it names.
 func canRerun(r *Result) bool {
 	return r.Complete && r.Stopped == "" && r.Verdict == sandbox.VerdictNonzeroExit && r.Summary.Total > r.Summary.Passed+r.Summary.Skipped
+}
+
+// maxNamed bounds the names of tests in a command: the kernel takes 128 KiB of an argument, and patterns escape names.
+const maxNamed = 32 << 10
+
+// rerunFailed runs failed tests once more, and returns the result of both attempts. It closes the first one if there is an error.
+func rerunFailed(ctx context.Context, e Engine, req executor.Request, first *Result, on func(sandbox.EventKind, *Test)) (*Result, error) {
+	asked, size := *req.Tests, 0
+	for _, t := range first.Tests {
+		if t.Status.Failed() && !strings.ContainsRune(t.ID, 0) { // no argument can have a NUL
+			asked.Names = append(asked.Names, t.ID)
+			size += len(t.ID) + 1
+		}
+	}
+	if size == 0 || size > maxNamed {
+		first.Notes = append(first.Notes, "the failed tests were not run once more: their names are too long for a command")
+		return first, nil
+	}
+	req.Tests = &asked
+	second, err := attempt(ctx, e, req, on)
+	if err != nil {
+		return nil, closing(first, err)
+	}
+	return rerun(first, second), nil
 }
 
 // rerun adds the second attempt of failed tests to the first. The run is that of the second.
@@ -213,18 +228,39 @@ func merge(all, one *Result) *Result {
 		}
 		merged[i].Attempts, merged[i].Flaky = attempts, flaky
 	}
+	size, omitted := sizeOf(merged), 0
 	for _, t := range one.Tests {
-		if byID[t.ID] == t {
-			merged = append(merged, t)
+		if byID[t.ID] != t {
+			continue
 		}
+		if size += sizeOf([]*Test{t}); len(merged) >= maxTests || size > maxTotalText+maxNames {
+			omitted++
+			continue
+		}
+		merged = append(merged, t)
 	}
 	keep, drop := all, one
-	if all.Verdict == sandbox.VerdictOK && all.Complete {
+	if all.Verdict == sandbox.VerdictOK && all.Complete || one.Verdict == sandbox.VerdictCancelled {
 		keep, drop = one, all
 	}
 	drop.Close()
 	keep.Tests = merged
+	if omitted > 0 {
+		keep.Complete = false
+		keep.Notes = append(keep.Notes, fmt.Sprintf("%d tests of a repetition are beyond the bounds of a result", omitted))
+	}
 	return keep
+}
+
+// sizeOf returns how many bytes the texts of tests have.
+func sizeOf(list []*Test) (n int) {
+	for _, t := range list {
+		n += len(t.ID) + len(t.Name) + len(t.Suite) + len(t.File) + len(t.Output) + len(t.Reason) + len(t.Trace)
+		if t.Failure != nil {
+			n += len(t.Failure.Message)
+		}
+	}
+	return n
 }
 
 // reading is a report while it is read.

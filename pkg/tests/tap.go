@@ -51,11 +51,12 @@ func (p *tapParser) line(raw []byte) {
 		p.planned, _ = strconv.Atoi(strings.TrimPrefix(line, "1.."))
 	case verb == "suite":
 		p.report()
-		p.file = strings.TrimPrefix(path.Clean(rest), sandbox.WorkspaceDir+"/")
+		p.file = cutName(strings.TrimPrefix(path.Clean(rest), sandbox.WorkspaceDir+"/"))
 	case verb == "begin":
 		p.report()
 		number, name, _ := strings.Cut(rest, " ")
 		if len(p.begun) < maxRunning {
+			number, name = strings.Clone(cutName(number)), strings.Clone(cutName(name))
 			p.begun[number] = name
 			p.c.start(p.id(name), Test{Name: name, File: p.file})
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 // The elements of a report in the form that JUnit's Ant task has, which continuous integration reads.
@@ -98,11 +99,13 @@ func WriteJUnit(w io.Writer, r *Result) error {
 		if suite == "" {
 			suite = t.File
 		}
-		c := junitCase{Name: t.Name, Class: suite, File: t.File, Line: t.Line, Time: seconds(t.Duration), Output: t.Output}
+		c := junitCase{
+			Name: xmlText(t.Name), Class: xmlText(suite), File: xmlText(t.File), Line: t.Line, Time: seconds(t.Duration), Output: xmlText(t.Output),
+		}
 		reason := &junitReason{}
 		if t.Failure != nil {
-			reason.Message, _, _ = strings.Cut(t.Failure.Message, "\n")
-			reason.Text = t.Failure.Message
+			reason.Text = xmlText(t.Failure.Message)
+			reason.Message, _, _ = strings.Cut(reason.Text, "\n")
 		}
 		switch {
 		case t.Status == Failed:
@@ -110,9 +113,9 @@ func WriteJUnit(w io.Writer, r *Result) error {
 		case t.Status.Failed():
 			c.Error = reason
 		case t.Status == Skipped:
-			c.Skipped = &junitReason{Message: t.Reason}
+			c.Skipped = &junitReason{Message: xmlText(t.Reason)}
 		}
-		add(suite, c, t.Duration)
+		add(c.Class, c, t.Duration)
 	}
 	if why := runFailure(r); why != "" {
 		add(runError, junitCase{Name: runError, Class: r.Framework, Time: seconds(0), Error: &junitReason{Message: why}}, 0)
@@ -126,6 +129,21 @@ func WriteJUnit(w io.Writer, r *Result) error {
 	}
 	_, _ = out.WriteString("\n")
 	return out.Flush()
+}
+
+// isControl reports whether a character controls a terminal, ends a line or changes the order of text.
+func isControl(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
+}
+
+// xmlText replaces control characters that XML can have.
+func xmlText(s string) string {
+	return strings.Map(func(r rune) rune {
+		if isControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 // WriteTAP writes the tests in the form of the Test Anything Protocol, version 13.
@@ -168,7 +186,7 @@ func WriteTAP(w io.Writer, r *Result) error {
 // tapText makes a text one line without the characters that TAP gives a meaning.
 func tapText(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if isControl(r) {
 			return ' '
 		}
 		return r
