@@ -172,9 +172,7 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, api *clien
 		info, err := api.Wait(ctx, id, p.interval())
 		switch {
 		case ctx.Err() != nil:
-			own, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-			defer cancel()
-			_ = api.Cancel(own, id) // it may be over already
+			cancelLeft(ctx, api, id)
 			return nil, fmt.Errorf("cancelled: %w", context.Cause(ctx))
 		case err != nil:
 			return nil, err
@@ -187,6 +185,13 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, api *clien
 		}
 		p.report(fmt.Sprintf("%s; run=%s", what, id))
 	}
+}
+
+// cancelLeft cancels the run of a call that has ended.
+func cancelLeft(ctx context.Context, api *client.Client, id string) {
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer cancel()
+	_ = api.Cancel(own, id) // it may be over already
 }
 
 // progress reports the progress of a call to a client that asked for it.
