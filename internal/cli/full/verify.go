@@ -1,0 +1,107 @@
+package full
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandbox-run/sandbox-run/internal/cli"
+	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
+	"github.com/sandbox-run/sandbox-run/pkg/verify"
+)
+
+func init() { implement("verify", (*commands).newVerify) }
+
+// verifyOptions is the command line of verify.
+type verifyOptions struct {
+	project   cli.ProjectOptions
+	languages cli.List
+	update    bool
+	write     string
+	verbose   bool
+}
+
+func (c *commands) newVerify() *cobra.Command {
+	o := &verifyOptions{}
+	cmd := &cobra.Command{
+		Use: "verify [flags] FILE.md|DIR",
+		Long: `Runs the code blocks of a Markdown file, or of all in a directory, each in a fresh sandbox, and
+compares what each prints with the block "output" that follows. --write checks a text before
+it replaces a file of a project.
+
+Nothing of a document or of a project is executed outside of the sandbox.`,
+		Example: `  sandbox-run verify README.md
+  sandbox-run verify docs --lang python --format junit > report.xml
+  sandbox-run verify README.md --update
+  sandbox-run verify --write app.py < proposed.py
+
+Exit codes:
+  0    all is right                     2    usage, or a document that can not be read
+  1    a check failed                   125  sandbox-run itself failed
+  126  refused by policy                127  a language is not installed
+  130, 143  cancelled: Ctrl-C, SIGTERM`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return cli.NameSource(cmd.Flags(), c.verify(cmd, o, args), cli.HelpHint(cmd))
+		},
+	}
+	o.project.AddTo(cmd, c.Invocation, func(fs *pflag.FlagSet) {
+		fs.Var(&o.languages, "lang", "run the blocks of this `language` only; repeatable")
+		cli.Annotate(fs.Lookup("lang"), cli.NoVariable, "true") // that of other commands is one language
+		fs.BoolVar(&o.update, "update", false, "rewrite output blocks with what was printed")
+		cli.Annotate(fs.Lookup("update"), cli.NoVariable, "true") // it changes files
+		fs.StringVar(&o.write, "write", "", "check the text of standard input as that of a `file`, and replace the file if it is right")
+		cli.Annotate(fs.Lookup("write"), cli.NoVariable, "true")
+		fs.BoolVarP(&o.verbose, "verbose", "v", false, "print what passes, too")
+	}, cli.FormatText, cli.FormatJSON, formatJUnit)
+	return cmd
+}
+
+// verify runs what the command line asks for, prints the report, and sets c.Code.
+func (c *commands) verify(cmd *cobra.Command, o *verifyOptions, args []string) error {
+	switch {
+	case o.write != "" && (len(args) > 0 || o.update):
+		return sandbox.Invalid("write", "it takes no documents, and no --update; leave them out")
+	case o.write != "":
+		return c.verifyWrite(cmd, o)
+	case len(args) != 1:
+		return &sandbox.Error{Op: "verify", Kind: sandbox.ErrInvalid, Hint: "sandbox-run verify README.md",
+			Err: fmt.Errorf("%d files or directories; name one", len(args))}
+	}
+	return c.verifyDocuments(cmd, o, args[0])
+}
+
+func (c *commands) verifyDocuments(cmd *cobra.Command, o *verifyOptions, name string) error {
+	if err := o.project.ReadSettings(c.Invocation, cmd.Flags()); err != nil {
+		return err
+	}
+	files, sources, err := readDocuments(name)
+	if err != nil {
+		return err
+	}
+	defer closeAll(files)
+	show := c.newVerifyPrinter(o.verbose)
+	return c.RunProject(&o.project, show.prepare, func(p *cli.ProjectRun) error {
+		show.stop = p.Stop
+		show.begin()
+		r, updates, err := verify.Documents(p.Context, p.Executor, sources, verify.Options{
+			Request: o.project.Request(), Languages: o.languages.Values, OnCheck: show.check,
+		})
+		show.end()
+		if err != nil {
+			return err
+		}
+		if o.update {
+			for _, u := range updates {
+				if err := files[u.Path].Replace([]byte(u.Text)); err != nil {
+					return err
+				}
+				r.Accept(u)
+			}
+		}
+		r.Notes = append(r.Notes, p.Notes...)
+		c.Code = r.ExitCode()
+		return show.conclude(r)
+	})
+}
