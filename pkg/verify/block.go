@@ -72,7 +72,7 @@ func readInfo(info string) (lang string, attrs map[string]string, err error) {
 			}
 		default: // a typing error would be a check less
 			near := nearest.Word(name, attributes)
-			if near != "" && near != name && nearest.Distance(name, near) == 1 {
+			if near != "" && nearest.Distance(name, near) <= len(name)/6+1 {
 				fail("unknown attribute %.40q; is it %s?", name, near)
 			}
 		}

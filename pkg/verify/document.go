@@ -49,7 +49,7 @@ type Options struct {
 // texts of those documents that would have other output blocks. An error means that nothing can be said: a wrong document, or a failure of
 // ours.
 func Documents(ctx context.Context, e *executor.Executor, sources []Source, o Options) (*Report, []Update, error) {
-	isLanguage, err := chosenLanguages(e, o.Languages)
+	isLanguage, isChosen, err := languagesOf(e, o.Languages)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -61,6 +61,7 @@ func Documents(ctx context.Context, e *executor.Executor, sources []Source, o Op
 		if d.blocks, err = readBlocks(d.Text, isLanguage); err != nil {
 			return nil, nil, wrongDocument(d.Path, err)
 		}
+		d.blocks = slices.DeleteFunc(d.blocks, func(b *Block) bool { return !isChosen(b.Language) })
 		all = append(all, d.groups()...)
 		r.documents = append(r.documents, d)
 		if r.blocks += len(d.blocks); r.blocks > maxBlocks {
@@ -85,8 +86,8 @@ func wrongDocument(path string, err error) error {
 	return err
 }
 
-// chosenLanguages returns the test whether a block's language is run.
-func chosenLanguages(e *executor.Executor, names []string) (func(string) bool, error) {
+// languagesOf returns the tests whether a name is that of a language, and of one of the chosen ones; without names all are.
+func languagesOf(e *executor.Executor, names []string) (isLanguage, isChosen func(string) bool, err error) {
 	known := map[string]*language.Language{}
 	for _, l := range slices.Backward(e.Languages()) { // the first that has a name wins
 		for _, n := range append(slices.Clone(l.Aliases), l.Name) {
@@ -97,14 +98,12 @@ func chosenLanguages(e *executor.Executor, names []string) (func(string) bool, e
 	for _, n := range names {
 		l := known[strings.ToLower(strings.TrimSpace(n))]
 		if l == nil {
-			return nil, sandbox.Invalid("lang", "unknown language %q", n)
+			return nil, nil, sandbox.Invalid("lang", "unknown language %q", n)
 		}
 		chosen[l] = true
 	}
-	return func(name string) bool {
-		l := known[name]
-		return l != nil && (len(chosen) == 0 || chosen[l])
-	}, nil
+	isLanguage = func(name string) bool { return known[name] != nil }
+	return isLanguage, func(name string) bool { return len(chosen) == 0 || chosen[known[name]] }, nil
 }
 
 // documentRun is one call of Documents.
@@ -192,17 +191,24 @@ func (g *group) once(ctx context.Context, i int) error {
 	req.Limits.Wall = cmp.Or(b.Timeout, req.Limits.Wall)
 	result, err := g.run.executor.Execute(ctx, req)
 	if err != nil {
-		return g.refused(ctx, b, err)
+		return g.refused(ctx, err, i)
 	}
 	defer result.Close()
 	g.ended(i, result, "")
 	return nil
 }
 
-// refused is the error of a block that was not run.
-func (g *group) refused(ctx context.Context, b *Block, err error) error {
-	if ctx.Err() != nil {
+// refused is the error of blocks that were not run. A block that no sandbox can run is a check that fails.
+func (g *group) refused(ctx context.Context, err error, blocks ...int) error {
+	b := g.document.blocks[blocks[0]]
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, sandbox.ErrInvalid) && !errors.Is(err, sandbox.ErrRefused):
+		for _, i := range blocks {
+			g.fail(i, report.Errored, err.Error(), nil)
+		}
+		return nil
 	}
 	return fmt.Errorf("%s:%d: %w", g.Path, b.Line, err)
 }
@@ -212,7 +218,7 @@ func (g *group) inSession(ctx context.Context) error {
 	first := g.document.blocks[g.blocks[0]]
 	s, err := g.run.sessions.Create(ctx, session.Request{Request: g.request(first)})
 	if err != nil {
-		return g.refused(ctx, first, err)
+		return g.refused(ctx, err, g.blocks...)
 	}
 	defer s.Close()
 	have := len(first.files)
@@ -226,7 +232,7 @@ func (g *group) inSession(ctx context.Context) error {
 		}
 		if len(b.files) != have && len(added) > 0 {
 			if err := s.Put(ctx, added); err != nil {
-				return g.refused(ctx, b, err)
+				return g.refused(ctx, err, g.blocks[n:]...)
 			}
 			have = len(b.files)
 		}
@@ -238,7 +244,7 @@ func (g *group) inSession(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return g.refused(ctx, b, err)
+			return g.refused(ctx, err, g.blocks[n:]...)
 		}
 		g.ended(i, &result.Result, result.Value())
 		result.Close()

@@ -79,6 +79,7 @@ func TestDocuments(t *testing.T) {
 		"two":        {fenced("python session=a", "x = 1") + fenced("python session=b", "x = 2") + fenced("python session=a", "print(x)") + fenced("output", "1"), "1 passed;5 passed;9 passed;", ""},
 		"ends":       {fenced("python session=a", "import os\nos._exit(1)") + fenced("python session=a", "1"), "1 failed;6 error;", "verdict"},
 		"late file":  {fenced("python session=a", "pass") + fenced("text file=b.txt", "late") + fenced("python session=a", "print(open('b.txt').read())") + fenced("output", "late"), "1 passed;9 passed;", ""},
+		"empty":      {fenced("python", "") + fenced("python", "1"), "1 error;5 passed;", "there is no code"},
 		"skipped":    {fenced("python skip", "raise"), "1 skipped;", ""},
 		"shell":      {fenced("sh", "echo a; echo b >&2") + fenced("output", "a"), "1 passed;", ""},
 		"controls":   {fenced("python", `print('\x1b[31mred')`) + fenced("output", "red"), "1 failed;", "it has control characters"},
@@ -99,7 +100,7 @@ func TestDocuments(t *testing.T) {
 			if got := statuses(r); got != c.want || !strings.Contains(said, c.said) || c.said == "" && said != "" {
 				t.Errorf("got %s\nwant %s\nsaid %s\nwant %s", got, c.want, said, c.said)
 			}
-			if r.Success() == (strings.Contains(c.want, "failed") || strings.Contains(c.want, "timeout")) {
+			if r.Success() == (strings.Contains(c.want, "failed") || strings.Contains(c.want, "timeout") || strings.Contains(c.want, "error")) {
 				t.Errorf("success %v", r.Success())
 			}
 		})

@@ -18,7 +18,6 @@ type verifyOptions struct {
 	project   cli.ProjectOptions
 	languages cli.List
 	update    bool
-	write     string
 	verbose   bool
 }
 
@@ -27,14 +26,11 @@ func (c *commands) newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify [flags] FILE.md|DIR",
 		Long: `Runs the code blocks of a Markdown file, or of all in a directory, each in a fresh sandbox, and
-compares what each prints with the block "output" that follows. --write checks a text before
-it replaces a file of a project.
-
-Nothing of a document or of a project is executed outside of the sandbox.`,
+compares what each prints with the block "output" that follows. Nothing of a document is
+executed outside of the sandbox.`,
 		Example: `  sandbox-run verify README.md
   sandbox-run verify docs --lang python --format junit > report.xml
   sandbox-run verify README.md --update
-  sandbox-run verify --write app.py < proposed.py
 
 Exit codes:
   0    all is right                     2    usage, or a document that can not be read
@@ -51,8 +47,6 @@ Exit codes:
 		cli.Annotate(fs.Lookup("lang"), cli.NoVariable, "true") // that of other commands is one language
 		fs.BoolVar(&o.update, "update", false, "rewrite output blocks with what was printed")
 		cli.Annotate(fs.Lookup("update"), cli.NoVariable, "true") // it changes files
-		fs.StringVar(&o.write, "write", "", "check the text of standard input as that of a `file`, and replace the file if it is right")
-		cli.Annotate(fs.Lookup("write"), cli.NoVariable, "true")
 		fs.BoolVarP(&o.verbose, "verbose", "v", false, "print what passes, too")
 	}, cli.FormatText, cli.FormatJSON, formatJUnit)
 	return cmd
@@ -60,12 +54,7 @@ Exit codes:
 
 // verify runs what the command line asks for, prints the report, and sets c.Code.
 func (c *commands) verify(cmd *cobra.Command, o *verifyOptions, args []string) error {
-	switch {
-	case o.write != "" && (len(args) > 0 || o.update):
-		return sandbox.Invalid("write", "it takes no documents, and no --update; leave them out")
-	case o.write != "":
-		return c.verifyWrite(cmd, o)
-	case len(args) != 1:
+	if len(args) != 1 {
 		return &sandbox.Error{Op: "verify", Kind: sandbox.ErrInvalid, Hint: "sandbox-run verify README.md",
 			Err: fmt.Errorf("%d files or directories; name one", len(args))}
 	}
@@ -76,28 +65,29 @@ func (c *commands) verifyDocuments(cmd *cobra.Command, o *verifyOptions, name st
 	if err := o.project.ReadSettings(c.Invocation, cmd.Flags()); err != nil {
 		return err
 	}
-	files, sources, err := readDocuments(name)
+	files, err := verify.OpenDocuments(name)
 	if err != nil {
 		return err
 	}
-	defer closeAll(files)
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
 	show := c.newVerifyPrinter(o.verbose)
 	return c.RunProject(&o.project, show.prepare, func(p *cli.ProjectRun) error {
 		show.stop = p.Stop
 		show.begin()
-		r, updates, err := verify.Documents(p.Context, p.Executor, sources, verify.Options{
-			Request: o.project.Request(), Languages: o.languages.Values, OnCheck: show.check,
+		r, updates, err := verify.Documents(p.Context, p.Executor, verify.Sources(files), verify.Options{
+			Request: o.project.Request(), Languages: o.languages.Values, OnCheck: show.checkUnless(o.update),
 		})
 		show.end()
 		if err != nil {
 			return err
 		}
 		if o.update {
-			for _, u := range updates {
-				if err := files[u.Path].Replace([]byte(u.Text)); err != nil {
-					return err
-				}
-				r.Accept(u)
+			if err := r.Write(files, updates); err != nil {
+				return err
 			}
 		}
 		r.Notes = append(r.Notes, p.Notes...)
