@@ -80,6 +80,21 @@ func (o *ProjectOptions) Read(c *Invocation, flags *pflag.FlagSet, dir string, a
 	return nil
 }
 
+// ReadTree does the same for a directory that may have no files.
+func (o *ProjectOptions) ReadTree(c *Invocation, flags *pflag.FlagSet, dir string) error {
+	if err := o.ReadSettings(c, flags); err != nil {
+		return err
+	}
+	r := &o.run
+	r.limits.Wall = cmp.Or(r.limits.Wall, projectTimeout)
+	t := &tree{name: dir, selection: r.selected}
+	if err := t.readRoot(dir); err != nil {
+		return err
+	}
+	r.program.files, r.program.left, r.program.hostDir = t.files, t.left, dir
+	return t.root.Close()
+}
+
 // ReadSettings checks the flags, for a command whose programs are no directory.
 func (o *ProjectOptions) ReadSettings(c *Invocation, flags *pflag.FlagSet) error {
 	r := &o.run

@@ -66,7 +66,9 @@ func runFailure(r *Result) string {
 func seconds(s float64) string { return fmt.Sprintf("%.3f", s) }
 
 // WriteJUnit writes the tests as JUnit XML. Characters that XML can not have are replaced.
-func WriteJUnit(w io.Writer, r *Result) error { return WriteJUnitReport(w, r.Framework, r.Tests, runFailure(r)) }
+func WriteJUnit(w io.Writer, r *Result) error {
+	return WriteJUnitReport(w, r.Framework, r.Tests, runFailure(r))
+}
 
 // WriteJUnitReport does the same for tests of a framework. why is the failure of a run that no test explains; "": there is none.
 func WriteJUnitReport(w io.Writer, framework string, list []*Test, why string) error {

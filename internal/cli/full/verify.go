@@ -2,6 +2,7 @@ package full
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,19 +19,23 @@ type verifyOptions struct {
 	project   cli.ProjectOptions
 	languages cli.List
 	update    bool
+	write     string
 	verbose   bool
 }
 
 func (c *commands) newVerify() *cobra.Command {
 	o := &verifyOptions{}
 	cmd := &cobra.Command{
-		Use: "verify [flags] FILE.md|DIR",
+		Use: "verify [FILE.md|DIR] [flags]",
 		Long: `Runs the code blocks of a Markdown file, or of all in a directory, each in a fresh sandbox, and
-compares what each prints with the block "output" that follows. Nothing of a document is
-executed outside of the sandbox.`,
+compares what each prints with the block "output" that follows. --write checks a text before
+it replaces a file: it is parsed or compiled, and the tests of the project are run with it.
+
+Nothing of a document or of a project is executed outside of the sandbox.`,
 		Example: `  sandbox-run verify README.md
   sandbox-run verify docs --lang python --format junit > report.xml
   sandbox-run verify README.md --update
+  sandbox-run verify --write app.py < proposed.py
 
 Exit codes:
   0    all is right                     2    usage, or a document that can not be read
@@ -47,6 +52,8 @@ Exit codes:
 		cli.Annotate(fs.Lookup("lang"), cli.NoVariable, "true") // that of other commands is one language
 		fs.BoolVar(&o.update, "update", false, "rewrite output blocks with what was printed")
 		cli.Annotate(fs.Lookup("update"), cli.NoVariable, "true") // it changes files
+		fs.StringVar(&o.write, "write", "", "check the text of standard input as that of a `file`, and replace the file if it is right")
+		cli.Annotate(fs.Lookup("write"), cli.NoVariable, "true") // it changes files
 		fs.BoolVarP(&o.verbose, "verbose", "v", false, "print what passes, too")
 	}, cli.FormatText, cli.FormatJSON, formatJUnit)
 	return cmd
@@ -54,7 +61,12 @@ Exit codes:
 
 // verify runs what the command line asks for, prints the report, and sets c.Code.
 func (c *commands) verify(cmd *cobra.Command, o *verifyOptions, args []string) error {
-	if len(args) != 1 {
+	switch {
+	case cmd.Flags().Changed("write") && (len(args) > 0 || o.update):
+		return sandbox.Invalid("write", "it takes no documents, and no --update; leave them out")
+	case cmd.Flags().Changed("write"):
+		return c.verifyWrite(cmd, o)
+	case len(args) != 1:
 		return &sandbox.Error{Op: "verify", Kind: sandbox.ErrInvalid, Hint: "sandbox-run verify README.md",
 			Err: fmt.Errorf("%d files or directories; name one", len(args))}
 	}
@@ -89,6 +101,35 @@ func (c *commands) verifyDocuments(cmd *cobra.Command, o *verifyOptions, name st
 			if err := r.Write(files, updates); err != nil {
 				return err
 			}
+		}
+		r.Notes = append(r.Notes, p.Notes...)
+		c.Code = r.ExitCode()
+		return show.conclude(r)
+	})
+}
+
+// verifyWrite replaces a file by standard input, if its checks succeed.
+func (c *commands) verifyWrite(cmd *cobra.Command, o *verifyOptions) error {
+	proposed, err := io.ReadAll(io.LimitReader(c.Std.In, verify.MaxProposed+1))
+	if err != nil {
+		return &sandbox.Error{Op: "read standard input", Err: err}
+	}
+	f, err := verify.OpenProposal(o.write, proposed)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := o.project.ReadTree(c.Invocation, cmd.Flags(), f.Project); err != nil {
+		return err
+	}
+	show := c.newVerifyPrinter(o.verbose)
+	return c.RunProject(&o.project, show.prepare, func(p *cli.ProjectRun) error {
+		show.stop = p.Stop
+		show.begin()
+		r, err := f.Write(p.Context, p.Executor, verify.Change{Request: o.project.Request(), OnCheck: show.check})
+		show.end()
+		if err != nil {
+			return err
 		}
 		r.Notes = append(r.Notes, p.Notes...)
 		c.Code = r.ExitCode()
