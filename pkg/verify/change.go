@@ -23,6 +23,8 @@ type Change struct {
 	Request executor.Request
 	Changed []string // paths of the files that are new or different
 	Deleted []string
+	// Conflicts are files with a merge conflict, each of which is a failed check.
+	Conflicts []string
 	// NoTests leaves out the tests.
 	NoTests bool
 	// OnCheck is called with each check as it ends, and with each test. May be nil.
@@ -52,6 +54,10 @@ func Project(ctx context.Context, e *executor.Executor, c Change) (*Report, erro
 		if len(own[l]) > 0 && slices.Contains(l.Options, "check") {
 			changed = append(changed, l)
 		}
+	}
+	for _, name := range c.Conflicts {
+		p.add(&Check{Name: name, Suite: checkSuite + " git", File: name, Status: report.Failed,
+			Failure: &report.TestFailure{Message: "the file has a merge conflict that is not resolved"}})
 	}
 	for _, l := range changed {
 		if err := p.check(ctx, l, own[l]); err != nil {

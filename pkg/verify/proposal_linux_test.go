@@ -31,7 +31,7 @@ func readTree(t *testing.T, dir string) (files []executor.File) {
 			return err
 		case d.IsDir() && d.Name() == ".git":
 			return filepath.SkipDir
-		case !d.Type().IsRegular():
+		case !d.Type().IsRegular() || d.Name() == ".git":
 			return nil
 		}
 		text, err := os.ReadFile(p)
