@@ -260,11 +260,6 @@ func (g *group) ended(i int, result *executor.Result, value string) {
 		out, value = result.Stderr, ""
 	}
 	said := string(out.Edges(maxCompared))
-	if b.Stderr && said == "" && result.Phase != executor.PhaseRun { // a compiler's errors
-		for _, p := range result.Phases {
-			said += p.Stderr
-		}
-	}
 	if value != "" {
 		if said != "" && !strings.HasSuffix(said, "\n") {
 			said += "\n"
@@ -314,11 +309,6 @@ const maxQuoted = 4 << 10
 // edges quotes what a program that failed has printed.
 func edges(r *executor.Result) (text string) {
 	said := []string{string(r.Stdout.Edges(maxQuoted)), string(r.Stderr.Edges(maxQuoted))}
-	if r.Phase != executor.PhaseRun {
-		for _, p := range r.Phases {
-			said = append(said, p.Stderr[:min(len(p.Stderr), maxQuoted)])
-		}
-	}
 	for _, s := range said {
 		if s = strings.TrimRight(s, "\n"); s != "" {
 			text += "\n" + strings.ToValidUTF8(s, "\uFFFD")

@@ -363,6 +363,22 @@ func (r *Repository) blobs(ctx context.Context, ids []string) (map[string][]byte
 	return all, nil
 }
 
+// Verify checks a change: what differs from the revision base in the files of c.Request, or what is staged if base is empty.
+func (r *Repository) Verify(ctx context.Context, e *executor.Executor, c Change, base string) (*Report, error) {
+	var found *Change
+	var err error
+	if base == "" {
+		found, err = r.Staged(ctx)
+	} else {
+		found, err = r.Diff(ctx, base, c.Request.Files)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Request.Files, c.Changed, c.Deleted, c.Conflicts = found.Request.Files, found.Changed, found.Deleted, found.Conflicts
+	return Project(ctx, e, c)
+}
+
 // Staged describes the change that the next commit makes: the files of the index, compared with HEAD.
 func (r *Repository) Staged(ctx context.Context) (*Change, error) {
 	head, err := r.tree(ctx, "HEAD")

@@ -12,6 +12,9 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/verify"
 )
 
+// headRevision is the revision of --diff without a value.
+const headRevision = "HEAD"
+
 func init() { implement("verify", (*commands).newVerify) }
 
 // verifyOptions is the command line of verify.
@@ -20,6 +23,8 @@ type verifyOptions struct {
 	languages cli.List
 	update    bool
 	write     string
+	diff      string
+	staged    bool
 	verbose   bool
 }
 
@@ -29,13 +34,16 @@ func (c *commands) newVerify() *cobra.Command {
 		Use: "verify [FILE.md|DIR] [flags]",
 		Long: `Runs the code blocks of a Markdown file, or of all in a directory, each in a fresh sandbox, and
 compares what each prints with the block "output" that follows. --write checks a text before
-it replaces a file: it is parsed or compiled, and the tests of the project are run with it.
+it replaces a file: it is parsed or compiled, and the tests of the project are run with it. --diff and --staged do
+the same for what has changed in a git work tree, of which they write nothing.
 
 Nothing of a document or of a project is executed outside of the sandbox.`,
 		Example: `  sandbox-run verify README.md
   sandbox-run verify docs --lang python --format junit > report.xml
   sandbox-run verify README.md --update
   sandbox-run verify --write app.py < proposed.py
+  sandbox-run verify --diff main
+  sandbox-run verify --staged
 
 Exit codes:
   0    all is right                     2    usage, or a document that can not be read
@@ -54,6 +62,11 @@ Exit codes:
 		cli.Annotate(fs.Lookup("update"), cli.NoVariable, "true") // it changes files
 		fs.StringVar(&o.write, "write", "", "check the text of standard input as that of a `file`, and replace the file if it is right")
 		cli.Annotate(fs.Lookup("write"), cli.NoVariable, "true") // it changes files
+		fs.StringVar(&o.diff, "diff", "", "check what differs from a `revision` (default HEAD) in the git work tree")
+		fs.Lookup("diff").NoOptDefVal = headRevision
+		cli.Annotate(fs.Lookup("diff"), cli.NoVariable, "true")
+		fs.BoolVar(&o.staged, "staged", false, "check what the next commit of the git work tree has")
+		cli.Annotate(fs.Lookup("staged"), cli.NoVariable, "true")
 		fs.BoolVarP(&o.verbose, "verbose", "v", false, "print what passes, too")
 	}, cli.FormatText, cli.FormatJSON, formatJUnit)
 	return cmd
@@ -66,6 +79,8 @@ func (c *commands) verify(cmd *cobra.Command, o *verifyOptions, args []string) e
 		return sandbox.Invalid("write", "it takes no documents, and no --update; leave them out")
 	case cmd.Flags().Changed("write"):
 		return c.verifyWrite(cmd, o)
+	case cmd.Flags().Changed("diff") || o.staged:
+		return c.verifyChange(cmd, o, args)
 	case len(args) != 1:
 		return &sandbox.Error{Op: "verify", Kind: sandbox.ErrInvalid, Hint: "sandbox-run verify README.md",
 			Err: fmt.Errorf("%d files or directories; name one", len(args))}
@@ -127,6 +142,42 @@ func (c *commands) verifyWrite(cmd *cobra.Command, o *verifyOptions) error {
 		show.stop = p.Stop
 		show.begin()
 		r, err := f.Write(p.Context, p.Executor, verify.Change{Request: o.project.Request(), OnCheck: show.check})
+		show.end()
+		if err != nil {
+			return err
+		}
+		r.Notes = append(r.Notes, p.Notes...)
+		c.Code = r.ExitCode()
+		return show.conclude(r)
+	})
+}
+
+// verifyChange checks a change of the git work tree that the current directory is in.
+func (c *commands) verifyChange(cmd *cobra.Command, o *verifyOptions, args []string) error {
+	if len(args) == 1 && o.diff == headRevision && !o.staged { // --diff REVISION
+		o.diff, args = args[0], nil
+	}
+	if len(args) > 0 || o.update || o.staged && o.diff != "" {
+		return sandbox.Invalid("verify", "--diff and --staged exclude each other, --update and documents")
+	}
+	repository, err := verify.OpenRepository(".")
+	if err != nil {
+		return err
+	}
+	defer repository.Close()
+	if o.staged {
+		err = o.project.ReadSettings(c.Invocation, cmd.Flags())
+	} else {
+		err = o.project.ReadTree(c.Invocation, cmd.Flags(), repository.Top)
+	}
+	if err != nil {
+		return err
+	}
+	show := c.newVerifyPrinter(o.verbose)
+	return c.RunProject(&o.project, show.prepare, func(p *cli.ProjectRun) error {
+		show.stop = p.Stop
+		show.begin()
+		r, err := repository.Verify(p.Context, p.Executor, verify.Change{Request: o.project.Request(), OnCheck: show.check}, o.diff)
 		show.end()
 		if err != nil {
 			return err
