@@ -68,7 +68,7 @@ Exit codes:
 		fs.BoolVar(&o.staged, "staged", false, "check what the next commit of the git work tree has")
 		cli.Annotate(fs.Lookup("staged"), cli.NoVariable, "true")
 		fs.BoolVarP(&o.verbose, "verbose", "v", false, "print what passes, too")
-	}, cli.FormatText, cli.FormatJSON, formatJUnit)
+	}, cli.FormatText, cli.FormatJSON, formatJUnit, formatSARIF, formatGitHub)
 	return cmd
 }
 

@@ -12,6 +12,12 @@ import (
 	"github.com/sandbox-run/sandbox-run/pkg/verify"
 )
 
+// Values of --format that only this command has.
+const (
+	formatSARIF  = "sarif"
+	formatGitHub = "github"
+)
+
 // verifyPrinter prints checks as tests are printed, and their report at the end.
 type verifyPrinter struct{ *testPrinter }
 
@@ -38,6 +44,10 @@ func (p verifyPrinter) conclude(r *verify.Report) error {
 			p.failed = p.c.WriteJSON(r)
 		case formatJUnit:
 			p.failed = r.WriteJUnit(p.c.Std.Out)
+		case formatSARIF:
+			p.failed = r.WriteSARIF(p.c.Std.Out)
+		case formatGitHub:
+			p.failed = r.WriteGitHub(p.c.Std.Out)
 		default:
 			p.write(p.text(r))
 		}
