@@ -76,7 +76,11 @@ func Documents(ctx context.Context, e *executor.Executor, sources []Source, o Op
 	if err := workers.Wait(); err != nil {
 		return nil, nil, err
 	}
-	return r.report, r.conclude(), nil
+	updates := r.conclude()
+	if len(r.report.Checks) == 0 {
+		r.report.Notes = append(r.report.Notes, "no block of the documents is code in a language that is run")
+	}
+	return r.report, updates, nil
 }
 
 func wrongDocument(path string, err error) error {
