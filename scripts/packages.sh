@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 module=$(go list -m)
 system=(
-	pkg/executor pkg/session pkg/tests pkg/sandbox/native internal/cli pkg/sandbox/docker pkg/image/build pkg/image pkg/sandbox/oci pkg/template
-	pkg/executor/kit pkg/executor/kit/sqlite pkg/executor/kit/typescript pkg/toolchain internal/serve internal/bench/cmd internal/linux/seccomp
+	pkg/executor pkg/session pkg/tests pkg/verify pkg/sandbox/native internal/cli pkg/sandbox/docker pkg/image/build pkg/image pkg/sandbox/oci
+	pkg/template pkg/executor/kit pkg/executor/kit/sqlite pkg/executor/kit/typescript pkg/toolchain internal/serve internal/bench/cmd internal/linux/seccomp
 	pkg/sandbox/process
 )
 sequential=(internal/linux/seccomp pkg/image/build pkg/template internal/bench/cmd)

@@ -32,6 +32,7 @@ var commands = []subcommand{
 	{name: runName, short: "Run code: the same as without a command", sandbox: true, make: (*Invocation).newRun},
 	{name: "exec", short: "Run a command in a fresh sandbox", sandbox: true, make: (*Invocation).newExec},
 	{name: "test", short: "Run the tests of a project, with a result for each", by: full},
+	{name: "verify", short: "Run the examples of documents, and compare their output", by: full},
 	{name: "repl", short: "Type code, and see its values", by: full},
 	{name: "session", short: "Create, use, list and close named sessions", by: full},
 	{name: "languages", short: "List the languages and their toolchains", by: full},

@@ -65,6 +65,38 @@ const projectTimeout = 10 * time.Minute
 
 // Read checks the flags, and reads the files of the directory.
 func (o *ProjectOptions) Read(c *Invocation, flags *pflag.FlagSet, dir string, args []string) error {
+	if err := o.ReadSettings(c, flags); err != nil {
+		return err
+	}
+	r := &o.run
+	r.limits.Wall = cmp.Or(r.limits.Wall, projectTimeout)
+	r.program.args = args
+	if err := r.program.readPath(dir); err != nil {
+		return err
+	}
+	if r.program.hostDir == "" {
+		return sandbox.Invalid("test", "%s is not a directory; name the directory of the project", dir)
+	}
+	return nil
+}
+
+// ReadTree does the same for a directory that may have no files.
+func (o *ProjectOptions) ReadTree(c *Invocation, flags *pflag.FlagSet, dir string) error {
+	if err := o.ReadSettings(c, flags); err != nil {
+		return err
+	}
+	r := &o.run
+	r.limits.Wall = cmp.Or(r.limits.Wall, projectTimeout)
+	t := &tree{name: dir, selection: r.selected}
+	if err := t.readRoot(dir); err != nil {
+		return err
+	}
+	r.program.files, r.program.left, r.program.hostDir = t.files, t.left, dir
+	return t.root.Close()
+}
+
+// ReadSettings checks the flags, for a command whose programs are no directory.
+func (o *ProjectOptions) ReadSettings(c *Invocation, flags *pflag.FlagSet) error {
 	r := &o.run
 	if err := r.boxOptions.complete(c, flags); err != nil {
 		return err
@@ -86,15 +118,8 @@ func (o *ProjectOptions) Read(c *Invocation, flags *pflag.FlagSet, dir string, a
 		}
 		r.inputs, r.left = append(r.inputs, files...), append(r.left, left...)
 	}
-	r.limits.Wall = cmp.Or(r.limits.Wall, projectTimeout)
 	r.policy.MergeOutput = false
-	r.program = &source{selected: r.selected, args: args}
-	if err := r.program.readPath(dir); err != nil {
-		return err
-	}
-	if r.program.hostDir == "" {
-		return sandbox.Invalid("test", "%s is not a directory; name the directory of the project", dir)
-	}
+	r.program = &source{selected: r.selected}
 	return nil
 }
 

@@ -113,28 +113,7 @@ func Detect(files []executor.File, name string) (*Framework, error) {
 		}
 		return nil, sandbox.Errorf(sandbox.ErrInvalid, "framework", "one of "+strings.Join(Names(), ", "), "there is no framework %q", name)
 	}
-	depth := map[*Framework]int{}
-	for i := range files {
-		f := &files[i]
-		if isInstalled(f.Path) {
-			continue
-		}
-		for k := range Frameworks {
-			w := &Frameworks[k]
-			d := strings.Count(f.Path, "/")
-			if least, ok := depth[w]; (!ok || d < least) && w.found(f, path.Base(f.Path)) {
-				depth[w] = d
-			}
-		}
-	}
-	var found []*Framework
-	for k := range Frameworks {
-		w := &Frameworks[k]
-		_, ok := depth[w]
-		if ok && !slices.ContainsFunc(found, func(o *Framework) bool { return o.Language == w.Language }) {
-			found = append(found, w)
-		}
-	}
+	found, depth := detectAll(files)
 	if len(found) == 0 {
 		var looked []string
 		for _, w := range Frameworks {
@@ -155,6 +134,38 @@ func Detect(files []executor.File, name string) (*Framework, error) {
 			Err: errors.New("the project has tests of several frameworks: " + strings.Join(names, ", "))}
 	}
 	return least, nil
+}
+
+// DetectAll returns the frameworks of which the files have marks, one for each language.
+func DetectAll(files []executor.File) []*Framework {
+	found, _ := detectAll(files)
+	return found
+}
+
+// detectAll returns also the depth of the marks that are nearest to the top.
+func detectAll(files []executor.File) (found []*Framework, depth map[*Framework]int) {
+	depth = map[*Framework]int{}
+	for i := range files {
+		f := &files[i]
+		if isInstalled(f.Path) {
+			continue
+		}
+		for k := range Frameworks {
+			w := &Frameworks[k]
+			d := strings.Count(f.Path, "/")
+			if least, ok := depth[w]; (!ok || d < least) && w.found(f, path.Base(f.Path)) {
+				depth[w] = d
+			}
+		}
+	}
+	for k := range Frameworks {
+		w := &Frameworks[k]
+		_, ok := depth[w]
+		if ok && !slices.ContainsFunc(found, func(o *Framework) bool { return o.Language == w.Language }) {
+			found = append(found, w)
+		}
+	}
+	return found, depth
 }
 
 // Names returns the names of all frameworks.

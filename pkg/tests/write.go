@@ -68,7 +68,12 @@ func seconds(s float64) string { return fmt.Sprintf("%.3f", s) }
 
 // WriteJUnit writes the tests as JUnit XML. Characters that XML can not have are replaced.
 func WriteJUnit(w io.Writer, r *Result) error {
-	all := junitSuites{Name: r.Framework}
+	return WriteJUnitReport(w, r.Framework, r.Tests, runFailure(r))
+}
+
+// WriteJUnitReport does the same for tests of a framework. why is the failure of a run that no test explains; "": there is none.
+func WriteJUnitReport(w io.Writer, framework string, list []*Test, why string) error {
+	all := junitSuites{Name: framework}
 	at := map[string]int{}
 	times := map[string]float64{}
 	add := func(name string, c junitCase, took float64) {
@@ -94,7 +99,7 @@ func WriteJUnit(w io.Writer, r *Result) error {
 		s.Time = seconds(times[name])
 		s.Cases = append(s.Cases, c)
 	}
-	for _, t := range r.Tests {
+	for _, t := range list {
 		suite := t.Suite
 		if suite == "" {
 			suite = t.File
@@ -117,8 +122,8 @@ func WriteJUnit(w io.Writer, r *Result) error {
 		}
 		add(c.Class, c, t.Duration)
 	}
-	if why := runFailure(r); why != "" {
-		add(runError, junitCase{Name: runError, Class: r.Framework, Time: seconds(0), Error: &junitReason{Message: why}}, 0)
+	if why != "" {
+		add(runError, junitCase{Name: runError, Class: framework, Time: seconds(0), Error: &junitReason{Message: why}}, 0)
 	}
 	out := bufio.NewWriter(w)
 	_, _ = out.WriteString(xml.Header) // Flush returns the error

@@ -217,7 +217,7 @@ func whyNot(r *tests.Result) string {
 
 func (p *testPrinter) failure(b *strings.Builder, t *tests.Test) {
 	place := ""
-	if t.File != "" {
+	if at := fmt.Sprintf("%s:%d", t.File, t.Line); t.File != "" && at != t.Name {
 		place = fmt.Sprintf(" (%s:%d)", t.File, t.Line)
 	}
 	fmt.Fprintf(b, "\n%s %s%s\n", p.paint.Red(string(t.Status)), cli.EscapeLine(testName(t)), cli.EscapeLine(place))

@@ -135,6 +135,9 @@ func plan(j *language.Job) error {
 	}
 	var run *language.Phase
 	switch {
+	case p.library && j.Request.Options.Check:
+		build([]string{"build"}, "/dev/null", p.target)
+		run = j.AddRun(goBinary) // which a check leaves out
 	case p.library:
 		build([]string{"run"}, "", p.target) // the go command reports that this is no program
 		run = j.AddRun(goBinary)

@@ -21,7 +21,7 @@ import (
 type goProgram struct {
 	root     string   // directory of its module, relative
 	target   string   // package to build, relative to root
-	library  bool     // target is one file of a package that is no program
+	library  bool     // target is one file of a package that is no program or, for a check, all packages
 	tests    []goTest // instead of target
 	untested []goTest // packages beside them without tests
 	vendored bool
@@ -149,6 +149,11 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 		if len(tested) == 0 {
 			return errNoTests(dir)
 		}
+	case j.Request.Options.Check && !asked && (len(dirs) > 1 || len(programs) != 1):
+		dir, tested, p.library = ".", nil, true // all packages
+		if moduleOf(j.Files, ".") == "" && len(dirs) > 0 {
+			dir = slices.Min(slices.Collect(maps.Keys(dirs)))
+		}
 	case has != nil && has.main:
 		tested = nil
 	case !asked && len(programs) == 1:
@@ -183,6 +188,10 @@ func (p *goProgram) choose(j *language.Job, files []goFile) error {
 		}
 	}
 	p.target = relativeTo(p.root, dir)
+	if p.library {
+		p.target = "./..."
+		return nil
+	}
 	if len(tested) > 0 || len(dirs[dir].mains) < 2 {
 		return nil
 	}
