@@ -114,10 +114,10 @@ func (p *projectRun) check(ctx context.Context, l *language.Language, names []st
 	if len(names) > 3 {
 		c.Name += fmt.Sprintf(" and %d more", len(names)-3)
 	}
-	switch {
-	case l.Name == "typescript":
+	switch l.Name {
+	case "typescript":
 		req.Entry = names[0]
-	case l.Name == "go": // with tests, all packages are compiled
+	case "go": // with tests, all packages are compiled
 		req.Options.Test = slices.ContainsFunc(tests.DetectAll(req.Files), func(f *tests.Framework) bool { return f.Language == l.Name })
 	}
 	result, err := p.executor.Execute(ctx, req)

@@ -239,6 +239,9 @@ func TestHostileRepository(t *testing.T) {
 	r.check("", "", "", "")
 	// An object that is missing is not fetched.
 	id, err := r.run("-c", "core.fsmonitor=", "rev-parse", "HEAD:b.py")
+	if err != nil {
+		t.Fatal(err)
+	}
 	_ = os.Remove(mark)
 	object := filepath.Join(r.dir, ".git/objects", id[:2], strings.TrimSpace(id[2:]))
 	if err := os.Remove(object); err != nil {
