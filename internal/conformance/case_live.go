@@ -29,7 +29,9 @@ func (e *env) live(id string, limits sandbox.Limits) *live {
 		e.Fatal(err)
 	}
 	e.Cleanup(func() { _ = l.Close() })
-	return &live{l, e, bufio.NewReader(l.Driver())}
+	started := &live{l, e, bufio.NewReader(l.Driver())}
+	started.do(":", sandbox.Limits{}) // its trap is set
+	return started
 }
 
 // line is a line as a piece of work.
