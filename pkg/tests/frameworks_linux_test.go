@@ -123,7 +123,7 @@ func TestCargo(t *testing.T) {
 func TestBats(t *testing.T) {
 	e := newEngine(t)
 	if _, err := exec.LookPath("bats"); err != nil {
-		t.Skip("needs the package bats")
+		t.Fatal("needs the package bats: scripts/deps.sh test")
 	}
 	run := func(t *testing.T, o Options, text string) *Result {
 		return runProject(t, e, project{"test/a.bats": text, "greet.sh": "echo hi\n"}, o)

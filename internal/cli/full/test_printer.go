@@ -148,6 +148,11 @@ func (p *testPrinter) conclude(r *tests.Result) error {
 			p.write(p.text(r))
 		}
 	}
+	return p.passedOn()
+}
+
+// passedOn reports output that could not be passed on; a reader that is gone sets the exit code alone.
+func (p *testPrinter) passedOn() error {
 	switch {
 	case errors.Is(p.failed, syscall.EPIPE):
 		p.c.Code = cli.CodeBrokenPipe

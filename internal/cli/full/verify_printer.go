@@ -1,13 +1,10 @@
 package full
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 
 	"github.com/sandbox-run/sandbox-run/internal/cli"
-	"github.com/sandbox-run/sandbox-run/pkg/sandbox"
 	"github.com/sandbox-run/sandbox-run/pkg/tests/report"
 	"github.com/sandbox-run/sandbox-run/pkg/verify"
 )
@@ -52,13 +49,7 @@ func (p verifyPrinter) conclude(r *verify.Report) error {
 			p.write(p.text(r))
 		}
 	}
-	switch {
-	case errors.Is(p.failed, syscall.EPIPE):
-		p.c.Code = cli.CodeBrokenPipe
-	case p.failed != nil:
-		return &sandbox.Error{Op: "pass on output", Err: p.failed}
-	}
-	return nil
+	return p.passedOn()
 }
 
 func (p verifyPrinter) text(r *verify.Report) string {
